@@ -1,0 +1,76 @@
+"""Byzantine-robust decentralized aggregation for PyTorch.
+
+In decentralized federated learning there is no server. Each round every *client* trains its *own* model, sends it to
+its neighbours, and *aggregates* what it received; some neighbours are *malicious* and may send anything, and something
+else to every receiver.
+
+client
+    one participant; ids run from 0 to n - 1
+round
+    ``t``, from 0, of ``total``
+message
+    one model sent along one edge; edges are (sender, receiver)
+rule
+    an aggregator: turns own and the received messages into one model
+own
+    the receiver's model after local training
+malicious, benign
+    clients that may, and that never, lie
+tolerated
+    how many malicious neighbours a rule expects
+exchange
+    one sending; most rules use one a round
+
+Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters, ``m`` distinct messages, ``e``
+directed edges.
+"""
+
+from equipoise.exchange import as_multi_exchange, converse
+from equipoise.inbox import Inbox
+from equipoise.lies import Lies
+from equipoise.mixing import mix
+from equipoise.parameters import flatten, stack_models, unflatten
+from equipoise.rules import (
+    LEARN,
+    UBAR,
+    Balance,
+    BalanceMedian,
+    FedAvg,
+    FLTrust,
+    Krum,
+    Median,
+    PerClient,
+    SCClip,
+    TrimmedMean,
+)
+from equipoise.topology import Topology
+from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LEARN",
+    "UBAR",
+    "Aggregated",
+    "Aggregator",
+    "Balance",
+    "BalanceMedian",
+    "FLTrust",
+    "FedAvg",
+    "Inbox",
+    "Krum",
+    "Lies",
+    "Median",
+    "MultiExchange",
+    "PerClient",
+    "RoundInputs",
+    "SCClip",
+    "Topology",
+    "TrimmedMean",
+    "as_multi_exchange",
+    "converse",
+    "flatten",
+    "mix",
+    "stack_models",
+    "unflatten",
+]

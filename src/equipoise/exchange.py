@@ -1,0 +1,57 @@
+"""Driving rules that talk once or several times a round by one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equipoise.inbox import Inbox
+from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
+
+
+@dataclass(frozen=True)
+class OneExchange:
+    """A plain rule as one that talks several times, once."""
+
+    rule: Aggregator
+
+    def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
+        """Yield own, return the rule's aggregate of what came back."""
+        return self.rule(own, (yield own), **inputs)
+
+
+def as_multi_exchange(rule: Aggregator | MultiExchange) -> MultiExchange:
+    """The rule itself if it talks several times a round, otherwise the rule lifted to that interface.
+
+    >>> talk = eq.as_multi_exchange(eq.Median()).exchanges(torch.zeros(1))
+    >>> next(talk)
+    tensor([0.])
+    """
+    return rule if isinstance(rule, MultiExchange) else OneExchange(rule)
+
+
+def converse(
+    rule: Aggregator | MultiExchange,
+    own: Tensor,
+    exchange: Callable[[Tensor], Tensor | Inbox],
+    **inputs: Unpack[RoundInputs],
+) -> tuple[Tensor, Aggregated]:
+    """Run all exchanges of one round: returns the model to mix with, and the aggregate.
+
+    ``exchange`` sends what it is given, the messages of one client (d,) or of all (n, d), and returns what came back.
+
+    >>> own, out = eq.converse(eq.FedAvg(), torch.zeros(1), lambda sent: torch.tensor([[2.0], [4.0]]))
+    >>> eq.mix(own, out.model, alpha=0.5)
+    tensor([1.5000])
+    """
+    talk = as_multi_exchange(rule).exchanges(own, **inputs)
+    sent = next(talk)
+    while True:
+        received = exchange(sent)
+        try:
+            sent = talk.send(received)
+        except StopIteration as stop:
+            return sent, stop.value

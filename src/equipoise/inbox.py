@@ -1,0 +1,177 @@
+"""Who received what, without a copy of a model for every receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+
+
+class Group(NamedTuple):
+    """Receivers that have the same number ``c`` of present messages, and where these are."""
+
+    receivers: Tensor  # (r,)
+    columns: Tensor  # (r, c) slots of the receiver
+    rows: Tensor  # (r, c) rows of the bank
+
+
+@dataclass(frozen=True, eq=False)
+class Inbox:
+    """The messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]`` where ``mask[i, s]``.
+
+    A model that is sent to many neighbours is one row of ``bank``; a client that tells every neighbour something else
+    costs one row per lie. ``senders[i, s]`` is the id of the client that sent the message; ties between messages
+    go to the lowest id. Where ``mask`` is False the other entries mean nothing.
+
+    A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
+    messages through, and exists only to reproduce papers that did so.
+
+    >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
+    >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
+    >>> inbox.present
+    tensor([[ True, False],
+            [ True, False]])
+    """
+
+    bank: Tensor
+    slots: Tensor
+    mask: Tensor = None  # type: ignore[assignment]  # all present
+    senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
+    keep_nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mask is None:
+            object.__setattr__(self, "mask", torch.ones_like(self.slots, dtype=torch.bool))
+        if self.senders is None:
+            object.__setattr__(self, "senders", self.slots)
+        self._check()
+
+    def _check(self) -> None:
+        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
+        if bank.dim() != 2 or not bank.is_floating_point():
+            raise ValueError(f"bank must be a floating-point tensor of shape (m, d), found {describe(bank)}")
+        if slots.dim() != 2 or slots.dtype != torch.int64:
+            raise ValueError(f"slots must be an int64 tensor of shape (n, k), found {describe(slots)}")
+        if mask.shape != slots.shape or mask.dtype != torch.bool:
+            raise ValueError(f"mask must be a bool tensor of shape {tuple(slots.shape)}, found {describe(mask)}")
+        if senders.shape != slots.shape or senders.dtype != torch.int64:
+            raise ValueError(
+                f"senders must be an int64 tensor of shape {tuple(slots.shape)}, found {describe(senders)}"
+            )
+        devices = {x.device for x in (bank, slots, mask, senders)}
+        if len(devices) > 1:
+            raise ValueError(f"bank, slots, mask and senders must be on one device, found {sorted(map(str, devices))}")
+        used = slots[mask]
+        if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
+            raise ValueError(
+                f"slots must be rows of the bank, 0 to {len(bank) - 1}, found {used.min()} to {used.max()}"
+            )
+
+    @classmethod
+    def of_one(cls, received: Tensor) -> Inbox:
+        """The inbox of one client that received the rows of a (k, d) tensor."""
+        if not isinstance(received, Tensor):
+            raise ValueError(
+                f"received must be a (k, d) tensor or an Inbox, found {type(received).__name__}; "
+                "Inbox.collect(messages, like=own) turns a list of messages into an Inbox"
+            )
+        if received.dim() != 2 or not received.is_floating_point():
+            raise ValueError(f"received must be a floating-point tensor of shape (k, d), found {describe(received)}")
+        return cls(received.detach(), torch.arange(len(received), device=received.device)[None])
+
+    @classmethod
+    def collect(cls, messages: Iterable[object], *, like: Tensor, senders: Iterable[int] | None = None) -> Inbox:
+        """The inbox of one client from messages as they came off the wire, in any number and state.
+
+        A message that is not a dense floating-point tensor with as many elements as ``like`` is absent: a peer
+        cannot crash its receiver. The others are cast to the dtype and moved to the device of ``like``.
+
+        >>> own = torch.zeros(2)
+        >>> Inbox.collect([torch.ones(2), torch.ones(3), "gossip"], like=own).mask
+        tensor([[ True, False, False]])
+        """
+        received = list(messages)
+        valid = [_is_model(message, like) for message in received]
+        bank = like.new_zeros(len(received), like.numel())
+        for row, message, good in zip(bank, received, valid, strict=True):
+            if good:
+                row.copy_(message.detach().reshape(-1))  # type: ignore[attr-defined]
+        ids = list(range(len(received))) if senders is None else list(senders)
+        if len(ids) != len(received):
+            raise ValueError(f"senders must name one client per message, expected {len(received)}, found {len(ids)}")
+        return cls(
+            bank,
+            slots=torch.arange(len(received), device=like.device)[None],
+            mask=torch.tensor(valid, dtype=torch.bool, device=like.device)[None],
+            senders=torch.tensor(ids, dtype=torch.int64, device=like.device)[None],
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of receivers."""
+        return self.slots.shape[0]
+
+    @property
+    def k(self) -> int:
+        """Number of slots: the largest number of messages of one receiver."""
+        return self.slots.shape[1]
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return self.bank.shape[1]
+
+    @cached_property
+    def bank_norms(self) -> Tensor:
+        """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
+        return kernels.norms(self.bank)
+
+    @cached_property
+    def present(self) -> Tensor:
+        """(n, k) which slots hold a message that rules may look at."""
+        if self.keep_nonfinite or not self.mask.any():
+            return self.mask
+        return self.mask & self.bank_norms.isfinite()[self.slots.where(self.mask, 0)]
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """(n,) number of present messages."""
+        return self.present.sum(1)
+
+    def groups(self) -> Iterator[Group]:
+        """The receivers that have any message, grouped by how many they have."""
+        compact = self.present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        for count in self.counts.unique().tolist():
+            if count > 0:
+                receivers = (self.counts == count).nonzero().flatten()
+                columns = compact[receivers, :count]
+                yield Group(receivers, columns, self.slots[receivers].gather(1, columns))
+
+    def of(self, receivers: int | Tensor) -> Inbox:
+        """The inbox of one receiver, or of several; the bank is shared, not copied."""
+        chosen = torch.tensor([receivers]) if isinstance(receivers, int) else receivers
+        part = Inbox(self.bank, self.slots[chosen], self.mask[chosen], self.senders[chosen], self.keep_nonfinite)
+        if "bank_norms" in self.__dict__:
+            part.__dict__["bank_norms"] = self.bank_norms
+        return part
+
+
+def _is_model(message: object, like: Tensor) -> bool:
+    return (
+        isinstance(message, Tensor)
+        and message.layout == torch.strided
+        and message.is_floating_point()
+        and not message.is_meta
+        and message.numel() == like.numel()
+    )
+
+
+def describe(x: object) -> str:
+    """A tensor's dtype and shape, or the type of something else, for error messages."""
+    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

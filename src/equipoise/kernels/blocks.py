@@ -1,0 +1,52 @@
+"""Walking over wide matrices in pieces that stay in cache, in the dtype that arithmetic is done in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+TILE = 1 << 18  # elements of a temporary: 1 MiB of float32, the size of a second-level cache
+SUM = 256  # columns in one float32 sum, short enough to hold 1e-7; sums of sums are float64
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Half precision is computed in float32, everything else as it is."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def column_blocks(d: int, width: int) -> Iterator[slice]:
+    """Slices that cover ``range(d)``."""
+    for start in range(0, d, width):
+        yield slice(start, min(start + width, d))
+
+
+def block(x: Tensor, columns: slice) -> Tensor:
+    """Columns of a matrix in the compute dtype with unit stride along a row: a view where possible."""
+    part = x[:, columns].to(compute_dtype(x))
+    return part if part.stride(1) == 1 else part.contiguous()
+
+
+def in_sums(x: Tensor) -> Tensor:
+    """(..., rows, width) as (..., parts, rows, SUM), the last part filled up with zeros."""
+    missing = -x.shape[-1] % SUM
+    filled: Tensor = pad(x, (0, missing)) if missing else x
+    return filled.view(*x.shape[:-1], -1, SUM).transpose(-2, -3)
+
+
+def same_rows(a: Tensor, b: Tensor) -> bool:
+    """Whether two matrices are the same memory, so that work done for one holds for the other."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+
+
+def chunks(size: int, cost: int, budget: int = TILE) -> Iterator[slice]:
+    """Slices of ``range(size)`` whose items, at ``cost`` elements each, fit the budget; at least one item each."""
+    return column_blocks(size, max(1, budget // max(1, cost)))
+
+
+def gather(x: Tensor, rows: Tensor, columns: slice) -> Tensor:
+    """Rows of a matrix, restricted to some columns, as a new tensor in the compute dtype, shaped (*rows, columns)."""
+    part = x[:, columns].index_select(0, rows.flatten()).to(compute_dtype(x))
+    return part.view(*rows.shape, part.shape[1])

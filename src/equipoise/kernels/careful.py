@@ -1,0 +1,61 @@
+"""Norms, distances and products in float64, scaled so that nothing overflows or vanishes: slow, and right.
+
+The fast kernels send here what they cannot answer for: huge, tiny or nearly equal models, and decisions that hang
+on the last digits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.blocks import TILE, chunks, column_blocks
+
+WIDTH = 4096
+
+
+def careful_norms(x: Tensor, rows: Tensor) -> Tensor:
+    """Euclidean norms of the given rows; NaN where a row has a NaN or an infinity, or its norm overflows float64."""
+    norms = torch.empty(len(rows), dtype=torch.float64, device=x.device)
+    for part in chunks(len(rows), WIDTH):
+        largest = torch.zeros(len(rows[part]), dtype=torch.float64, device=x.device)
+        for columns in column_blocks(x.shape[1], WIDTH):
+            largest = torch.maximum(largest, x[rows[part], columns].abs().amax(1).double())  # NaN wins
+        scale, total = _power_of_two(largest), torch.zeros_like(largest)
+        for columns in column_blocks(x.shape[1], WIDTH):
+            total += (x[rows[part], columns].double() / scale[:, None]).square_().sum(1)
+        norms[part] = scale * total.sqrt()
+    return norms.where(norms.isfinite(), torch.nan)
+
+
+def careful_distances(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor) -> Tensor:
+    """``||a[a_rows] - b[b_rows]||`` pair by pair; ``sizes`` is the larger norm of each pair."""
+    scale = _power_of_two(sizes)
+    squares = torch.zeros_like(sizes)
+    for part, columns in _pair_blocks(len(sizes), a.shape[1]):
+        left, right = a[a_rows[part], columns].double(), b[b_rows[part], columns].double()
+        squares[part] += (left / scale[part, None]).sub_(right / scale[part, None]).square_().sum(1)
+    return scale * squares.sqrt()
+
+
+def careful_cosines(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norms: Tensor, b_norms: Tensor) -> Tensor:
+    """The cosine between ``a[a_rows]`` and ``b[b_rows]`` pair by pair, given their norms; NaN if one is zero."""
+    a_scale, b_scale = _power_of_two(a_norms), _power_of_two(b_norms)
+    products = torch.zeros_like(a_norms)
+    for part, columns in _pair_blocks(len(a_norms), a.shape[1]):
+        left = a[a_rows[part], columns].double() / a_scale[part, None]
+        right = b[b_rows[part], columns].double() / b_scale[part, None]
+        products[part] += left.mul_(right).sum(1)
+    return products / (a_norms / a_scale) / (b_norms / b_scale)
+
+
+def _pair_blocks(pairs: int, d: int) -> list[tuple[slice, slice]]:
+    width = min(WIDTH, max(d, 1))
+    return [(part, columns) for part in chunks(pairs, width, TILE // 2) for columns in column_blocks(d, width)]
+
+
+def _power_of_two(sizes: Tensor) -> Tensor:
+    """The power of two next to each size, by which scaling is exact; 1 for zero and for what is not finite."""
+    mantissa, exponent = torch.frexp(sizes)
+    usable = sizes.isfinite() & (sizes > 0)
+    return torch.ldexp(torch.ones_like(mantissa), exponent.clamp(-1000, 1000)).where(usable, 1.0)

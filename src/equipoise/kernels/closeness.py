@@ -1,0 +1,131 @@
+"""Distances and cosines between own models and messages, and distances between messages, exact enough to judge by.
+
+Where the graph is dense one matrix product serves all clients; where it is sparse, work goes along the edges. Whatever
+the fast way cannot answer for is computed again in float64: a malicious client can make this slower, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.blocks import chunks, same_rows
+from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
+from equipoise.kernels.edges import WIDTH, edge_distances, edge_products
+from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
+from equipoise.kernels.size import is_tame, norms
+
+if TYPE_CHECKING:
+    from equipoise.inbox import Group, Inbox
+
+SMALL = 1 << 16  # work below which float64 costs nothing
+DENSE = 16  # a matrix product does this many products in the time of one difference
+DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
+
+
+def distances(own: Tensor, inbox: Inbox) -> Tensor:
+    """(n, k) ``||own_i - message||`` in float64; infinity where no message is present."""
+    receivers, columns = inbox.present.nonzero(as_tuple=True)
+    rows, sizes = inbox.slots[receivers, columns], norms_of(own, inbox)
+    if len(rows) * own.shape[1] <= SMALL:
+        fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
+        doubtful = torch.ones_like(fast, dtype=torch.bool)
+    elif _is_dense(own, inbox, rows):
+        squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
+        fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
+    else:
+        fast = edge_distances(own, inbox)[receivers, columns]
+        doubtful = ~(is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows] & is_tame(fast, own))
+    fast[doubtful] = _careful(own, sizes, inbox, receivers[doubtful], rows[doubtful])
+    return torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_((receivers, columns), fast)
+
+
+def sharpened(own: Tensor, inbox: Inbox, measured: Tensor, around: Tensor) -> Tensor:
+    """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there."""
+    receivers, columns = (_is_close(measured, around) & inbox.present).nonzero(as_tuple=True)
+    exact = _careful(own, norms_of(own, inbox), inbox, receivers, inbox.slots[receivers, columns])
+    return measured.index_put((receivers, columns), exact)
+
+
+def within(own: Tensor, inbox: Inbox, factor: float, measured: Tensor) -> Tensor:
+    """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
+    limits = factor * norms_of(own, inbox)
+    exact = sharpened(own, inbox, measured, limits)
+    close = _is_close(measured, limits).any(1).nonzero().flatten()
+    limits[close] = factor * careful_norms(own, close)
+    return (exact <= limits[:, None]) & inbox.present
+
+
+def cosines(own: Tensor, inbox: Inbox) -> Tensor:
+    """(n, k) cosine between own and message in float64; 0 where no message is present, or one of them is zero."""
+    receivers, columns = inbox.present.nonzero(as_tuple=True)
+    rows, sizes = inbox.slots[receivers, columns], norms_of(own, inbox)
+    left, right = sizes[receivers], inbox.bank_norms[rows]
+    if len(rows) * own.shape[1] <= SMALL:
+        fast = torch.zeros_like(left)
+    elif _is_dense(own, inbox, rows):
+        fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
+    else:
+        fast = edge_products(own, inbox)[receivers, columns] / left / right
+    doubtful = ~(is_tame(left, own) & is_tame(right, own) & (fast.abs() > DOUBT))
+    pairs = (own, receivers[doubtful], inbox.bank, rows[doubtful], left[doubtful], right[doubtful])
+    fast[doubtful] = careful_cosines(*pairs).nan_to_num_(nan=0.0)
+    return torch.zeros_like(inbox.slots, dtype=torch.float64).index_put_((receivers, columns), fast)
+
+
+def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
+    """Squared distances between the messages of each receiver: groups of receivers, and their (r, c, c) float64."""
+    work, m = int((inbox.counts * (inbox.counts + DENSE)).sum()), len(inbox.bank)
+    small = work * own.shape[1] <= SMALL
+    shared = None if small or m * m > 2 * work else _shared_distances(inbox)
+    centred = is_tame(norms_of(own, inbox), own)
+    for group in inbox.groups():
+        count = group.rows.shape[1]
+        for part in chunks(len(group.receivers), count * (WIDTH if shared is None else count)):
+            piece = type(group)(*(index[part] for index in group))
+            if shared is not None:
+                yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
+            else:
+                centres = own[piece.receivers].where(centred[piece.receivers, None], 0)
+                squares, doubts = squared_distances_of_each(centres, inbox.bank, inbox.bank_norms, piece.rows)
+                yield piece, _mended(squares, doubts | small, inbox, piece.rows)
+
+
+def _shared_distances(inbox: Inbox) -> Tensor:
+    """(m, m) squared distances between all rows of the bank that somebody received."""
+    squares, doubts = squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
+    used = torch.zeros_like(doubts[0])
+    used[inbox.slots[inbox.present]] = True
+    return _mended(squares[None], (doubts & used & used[:, None])[None], inbox, torch.arange(len(used))[None])[0]
+
+
+def norms_of(own: Tensor, inbox: Inbox) -> Tensor:
+    """(n,) norms of own models, taken from the inbox where own is its bank."""
+    return inbox.bank_norms if same_rows(own, inbox.bank) else norms(own)
+
+
+def _is_close(measured: Tensor, around: Tensor) -> Tensor:
+    return (measured - around[:, None]).abs() <= DOUBT * around[:, None]
+
+
+def _is_dense(own: Tensor, inbox: Inbox, rows: Tensor) -> bool:
+    return len(own) * len(inbox.bank) <= DENSE * len(rows)
+
+
+def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: Tensor) -> Tensor:
+    larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
+    return careful_distances(own, receivers, inbox.bank, rows, larger)
+
+
+def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:
+    """Squared distances (r, c, c) with those in doubt computed again, and exact zeros on the diagonal."""
+    which, left, right = doubtful.triu(diagonal=1).nonzero(as_tuple=True)
+    a, b = rows[which, left], rows[which, right]
+    larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
+    exact = careful_distances(inbox.bank, a, inbox.bank, b, larger).square_()
+    squares[which, left, right] = squares[which, right, left] = exact
+    squares.diagonal(dim1=1, dim2=2).zero_()
+    return squares

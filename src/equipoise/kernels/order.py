@@ -1,0 +1,181 @@
+"""Coordinate-wise order statistics: the mean of what is left when the smallest and largest values are dropped.
+
+The median is the case where one or two values are left. A selection network does it for each receiver; receivers that
+heard the same clients, or all of them but one, as in a complete graph, share one sorting network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.blocks import block, chunks, column_blocks, gather, same_rows
+from equipoise.kernels.networks import Network, middle, sorting
+
+if TYPE_CHECKING:
+    from equipoise.inbox import Inbox
+
+WIDTH = 24576  # elements of one compare-exchange: long enough to hide the cost of a call, short enough for the cache
+LARGEST = 512  # values; beyond, networks get too long and torch.sort takes over
+
+
+class Heard(NamedTuple):
+    """Receivers with equally many values, of which they drop equally many: value s of receiver r is row rows[r, s]."""
+
+    receivers: Tensor
+    rows: Tensor
+    trim: int
+
+
+def trimmed_mean(own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool = False) -> Tensor:
+    """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
+
+    ``trim`` (n,) must leave at least one value. With ``include_own`` own is one of the values.
+    """
+    result = torch.empty_like(own, memory_format=torch.contiguous_format)
+    alone = (inbox.counts == 0).nonzero().flatten()
+    result[alone] = own[alone]
+    extra = own if include_own else None
+    for heard in _heard(inbox, trim):
+        if inbox.keep_nonfinite or heard.rows.shape[1] > LARGEST:
+            _by_sorting(result, inbox.bank, extra, heard)
+        elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
+            _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
+        else:
+            _by_network(result, inbox.bank, extra, heard)
+    return result
+
+
+def _heard(inbox: Inbox, trim: Tensor) -> Iterator[Heard]:
+    for group in inbox.groups():
+        trims = trim[group.receivers]
+        for amount in trims.unique().tolist():
+            chosen = trims == amount
+            yield Heard(group.receivers[chosen], group.rows[chosen], amount)
+
+
+def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> Tensor | None:
+    """The rows of each receiver, own among them if asked for, where all have the same but for one; otherwise None."""
+    rows = heard.rows
+    if include_own:
+        if not same_rows(own, inbox.bank) or not inbox.bank_norms[heard.receivers].isfinite().all():
+            return None
+        rows = torch.cat([rows, heard.receivers[:, None]], 1)
+    ordered = rows.sort(dim=1).values
+    repeated = (ordered[:, 1:] == ordered[:, :-1]).any()
+    alike = len(rows) > 2 and len(rows.unique()) <= rows.shape[1] + 1
+    return rows if alike and not repeated else None
+
+
+def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
+    """One sorting of all rows serves all receivers; what a receiver did not hear is taken out of it again."""
+    union = heard.rows.unique()
+    network = sorting(len(union), heard.trim)
+    left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
+    for columns in column_blocks(bank.shape[1], WIDTH // 3):
+        part = gather(bank, union, columns)
+        ranked = _run(network, part.unbind(), part.new_empty(len(part) + 1, part.shape[1]).unbind())
+        if left_out is None:
+            result[heard.receivers, columns] = _mean(ranked).to(result.dtype)
+            continue
+        for some in chunks(len(heard.receivers), len(ranked[0])):
+            missing = gather(bank, left_out[some], columns)
+            result[heard.receivers[some], columns] = _mean_without(ranked, missing).to(result.dtype)
+
+
+def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
+    """Mean of ranked values when one value, possibly beyond their ends, is taken out and the trimming moves along.
+
+    A value beyond one end moves the window by one, so the end itself leaves. Written such that large values that
+    leave the sum never enter it.
+    """
+    low, inner, high = ranked[0], ranked[1:-1], ranked[-1]
+    share = 1 / (len(ranked) - 1)
+    ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
+    ends = ends.where(missing < high, low * share)
+    return ends.add_(_weighted_sum(inner, share)) if inner else ends
+
+
+def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+    """A network for each receiver, on views into the bank."""
+    if bank.shape[1] * 2 <= WIDTH:
+        _by_wide_network(result, bank, own, heard)
+        return
+    count = heard.rows.shape[1] + (own is not None)
+    network, receivers, rows = middle(count, heard.trim), heard.receivers.tolist(), heard.rows.tolist()
+    for columns in column_blocks(bank.shape[1], WIDTH):
+        part = block(bank, columns)
+        views, buffers = part.unbind(), part.new_empty(count + 1, part.shape[1]).unbind()
+        for receiver, mine in zip(receivers, rows, strict=True):
+            values = [views[row] for row in mine]
+            if own is not None:
+                values.append(block(own[receiver : receiver + 1], columns)[0])
+            _write_mean(_run(network, values, buffers), result[receiver, columns])
+
+
+def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+    """One network for several receivers at a time, for models so short that calls would cost more than arithmetic."""
+    count, d = heard.rows.shape[1] + (own is not None), bank.shape[1]
+    network, part = middle(count, heard.trim), block(bank, slice(None))
+    for some in chunks(len(heard.receivers), d, WIDTH):
+        receivers, rows = heard.receivers[some], heard.rows[some]
+        values = list(part.index_select(0, rows.T.flatten()).unflatten(0, rows.T.shape))
+        if own is not None:
+            values.append(gather(own, receivers, slice(None)))
+        buffers = part.new_empty(count + 1, len(rows), d).unbind()
+        result[receivers] = _mean(_run(network, values, buffers)).to(result.dtype)
+
+
+def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+    """As above for very many values, or for NaN, which sorting puts last."""
+    count = heard.rows.shape[1] + (own is not None)
+    for columns in column_blocks(bank.shape[1], max(1, min(WIDTH, (1 << 21) // count))):
+        for receiver, rows in zip(heard.receivers, heard.rows, strict=True):
+            values = gather(bank, rows, columns)
+            if own is not None:
+                values = torch.cat([values, gather(own, receiver[None], columns)])
+            kept = values.sort(dim=0).values[heard.trim : count - heard.trim]
+            result[receiver, columns] = _mean(list(kept)).to(result.dtype)
+
+
+def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
+    """Put values through a network without writing to them, but to buffers, of which there is one more than values."""
+    items, ours, spare = list(values), [False] * len(values), list(buffers)
+    for i, j, low, high in network.steps:
+        a, b = items[i], items[j]
+        if low and high:
+            items[i] = torch.minimum(a, b, out=spare.pop())
+            items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
+            if ours[i]:
+                spare.append(a)
+        elif low:
+            items[i] = torch.minimum(a, b, out=a if ours[i] else spare.pop())
+        else:
+            items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
+        ours[i], ours[j] = ours[i] or low, ours[j] or high
+    return [items[position] for position in network.kept]
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    return _weighted_sum(values, 1 / len(values)) if len(values) > 1 else values[0]
+
+
+def _write_mean(values: list[Tensor], result: Tensor) -> None:
+    """Mean into a given tensor, without another one where dtypes allow it."""
+    if len(values) == 1 or values[0].dtype != result.dtype:
+        result.copy_(_mean(values))
+        return
+    torch.mul(values[0], 1 / len(values), out=result)
+    for value in values[1:]:
+        result.add_(value, alpha=1 / len(values))
+
+
+def _weighted_sum(values: list[Tensor], weight: float) -> Tensor:
+    """``weight * sum(values)``, in an order that cannot overflow when it is a mean."""
+    total = values[0] * weight
+    for value in values[1:]:
+        total.add_(value, alpha=weight)
+    return total

@@ -1,0 +1,34 @@
+"""Euclidean norms of models."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.blocks import SUM, compute_dtype
+from equipoise.kernels.careful import careful_norms
+
+
+def norms(x: Tensor) -> Tensor:
+    """(rows,) norm of every row in float64, exact enough for any finite values; NaN where a row is not finite."""
+    squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    whole = x.shape[1] // SUM * SUM
+    if whole:
+        squares += _norm(x[:, :whole].unflatten(1, (-1, SUM))).square().sum(1)
+    squares += _norm(x[:, whole:]).square()
+    fast = squares.sqrt()
+    doubtful = (~is_tame(fast, x)).nonzero().flatten()
+    if len(doubtful):
+        fast[doubtful] = careful_norms(x, doubtful)
+    return fast
+
+
+def is_tame(sizes: Tensor, x: Tensor) -> Tensor:
+    """Whether models of these norms can be squared and subtracted in the compute dtype of ``x`` without damage."""
+    low, high = (1e-140, 1e150) if compute_dtype(x) == torch.float64 else (1e-12, 1e15)
+    return (sizes > low) & (sizes < high)
+
+
+def _norm(x: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=compute_dtype(x))
+    return lengths.double()

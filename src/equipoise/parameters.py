@@ -1,0 +1,160 @@
+"""From modules to vectors and back: rules see a model as a point in ``d`` dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from itertools import zip_longest
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.inbox import describe
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class Entry(NamedTuple):
+    """A parameter or buffer that has a place in the vector."""
+
+    kind: str
+    name: str
+    tensor: Tensor
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}, {describe(self.tensor)} on {self.tensor.device}"
+
+
+@torch.no_grad()
+def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
+    """All parameters of a module, as one vector ``(d,)``.
+
+    They come in the order of ``module.named_parameters()``, trained or frozen, each in row-major order; a parameter
+    that is shared between layers comes once. With ``buffers=True`` the floating-point buffers that a ``state_dict``
+    would save follow, such as the running statistics of BatchNorm. Integer and boolean buffers cannot be averaged, and
+    buffers that are not persistent are derived from something else: both are left out.
+
+    The vector is a copy without gradient, on the device of the parameters, in their dtype or, where they differ, in the
+    narrowest dtype that holds all of them exactly.
+
+    >>> layer = torch.nn.Linear(2, 1)
+    >>> _ = torch.nn.init.ones_(layer.weight), torch.nn.init.zeros_(layer.bias)
+    >>> eq.flatten(layer)
+    tensor([1., 1., 0.])
+    >>> eq.flatten(torch.nn.BatchNorm1d(2), buffers=True)  # weight, bias, running mean, running variance
+    tensor([1., 1., 0., 0., 0., 0., 1., 1.])
+    """
+    entries = _entries(module, "module", buffers)
+    vector = _empty(entries)
+    _fill(vector, entries)
+    return vector
+
+
+@torch.no_grad()
+def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> ModuleT:
+    """Write a vector ``(d,)`` into a module, the inverse of :func:`flatten`, and return the module.
+
+    Values are copied into the existing parameters, cast to their dtype and moved to their device, so an optimizer that
+    holds the parameters goes on working; ``requires_grad`` and ``grad`` stay as they are.
+
+    >>> layer = eq.unflatten(torch.tensor([1.0, 2.0, 3.0]), torch.nn.Linear(2, 1))
+    >>> layer(torch.tensor([10.0, 100.0]))
+    tensor([213.], grad_fn=<ViewBackward0>)
+    """
+    entries = _entries(module, "module", buffers)
+    if not isinstance(vector, Tensor) or vector.dim() != 1 or not vector.is_floating_point():
+        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}")
+    _check_length(vector, entries)
+    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+        entry.tensor.copy_(part.view(entry.tensor.shape))
+    return module
+
+
+@torch.no_grad()
+def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tensor:
+    """The models of n clients, as rows of one ``(n, d)`` tensor: row i is ``flatten(modules[i])``.
+
+    The modules must have the same parameters: equal names, shapes, dtypes and devices, in the same order.
+
+    >>> clients = [torch.nn.Linear(3, 2) for _ in range(4)]
+    >>> models = eq.stack_models(clients)
+    >>> models.shape
+    torch.Size([4, 8])
+    >>> bool((models[2] == eq.flatten(clients[2])).all())
+    True
+    """
+    layouts = [_entries(module, f"modules[{i}]", buffers) for i, module in enumerate(modules)]
+    if not layouts:
+        raise ValueError("modules must hold at least one module, found none")
+    for i, entries in enumerate(layouts):
+        _check_same(layouts[0], entries, i)
+    models = _empty(layouts[0], len(layouts))
+    for row, entries in zip(models, layouts, strict=True):
+        _fill(row, entries)
+    return models
+
+
+def _entries(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{argument} must be a torch.nn.Module, found {describe(module)}")
+    entries = [Entry("parameter", name, x) for name, x in module.named_parameters()]
+    if not entries:
+        raise ValueError(f"{argument} must have parameters, found none in {type(module).__name__}")
+    if buffers:
+        entries += _averageable_buffers(module)
+    for entry in entries:
+        _check_entry(entry, entries[0], argument)
+    return entries
+
+
+def _averageable_buffers(module: nn.Module) -> list[Entry]:
+    saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
+    persistent = [Entry("buffer", name, x) for name, x in module.named_buffers() if id(x) in saved]
+    return [entry for entry in persistent if entry.tensor.is_floating_point() or entry.tensor.is_complex()]
+
+
+def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
+    kind, name, x = entry
+    if isinstance(x, nn.UninitializedParameter | nn.UninitializedBuffer) or x.is_meta:
+        raise ValueError(f"{argument} must be initialized, found {kind} {name!r} without values")
+    if not x.is_floating_point():
+        raise ValueError(f"{argument} must have floating-point {kind}s, found {entry}")
+    if x.device != first.tensor.device:
+        raise ValueError(f"{argument} must be on one device, expected {first.tensor.device}, found {entry}")
+
+
+def _check_length(vector: Tensor, entries: list[Entry]) -> None:
+    expected, found = sum(_sizes(entries)), len(vector)
+    if found == expected:
+        return
+    end, place = 0, f"goes on after the last {entries[-1].kind}, {entries[-1].name!r}"
+    for kind, name, x in entries:
+        if found < end + x.numel():
+            place = f"ends at {kind} {name!r}, which takes elements {end} to {end + x.numel() - 1}"
+            break
+        end += x.numel()
+    raise ValueError(f"vector must have {expected} elements, one per parameter of module, found {found}: it {place}")
+
+
+def _check_same(first: list[Entry], entries: list[Entry], index: int) -> None:
+    for expected, found in zip_longest(first, entries):
+        if expected is None or found is None or str(expected) != str(found):
+            raise ValueError(
+                f"modules[{index}] must have the parameters of modules[0], "
+                f"expected {expected or 'no more'}, found {found or 'no more'}"
+            )
+
+
+def _sizes(entries: list[Entry]) -> list[int]:
+    return [entry.tensor.numel() for entry in entries]
+
+
+def _empty(entries: list[Entry], *rows: int) -> Tensor:
+    dtype = reduce(torch.promote_types, (entry.tensor.dtype for entry in entries))
+    return torch.empty(*rows, sum(_sizes(entries)), dtype=dtype, device=entries[0].tensor.device)
+
+
+def _fill(vector: Tensor, entries: list[Entry]) -> None:
+    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+        part.view(entry.tensor.shape).copy_(entry.tensor)

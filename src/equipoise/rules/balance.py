@@ -1,0 +1,72 @@
+"""BALANCE: accept what is close to own, closer as training goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.inbox import Inbox
+from equipoise.rules.base import WeightedRule, needed, uniform
+
+
+def share_of_rounds(t: int, total: int) -> float:
+    r"""The paper's :math:`\lambda(t) = t / T`, for rounds t = 0 .. T - 1."""
+    return t / total
+
+
+@dataclass(frozen=True)
+class Balance(WeightedRule):
+    r"""The mean of the received models that are close to own.
+
+    .. math:: \mathrm{AGG}_i = \frac{1}{|S_i|} \sum_{j \in S_i} w_j, \qquad
+              S_i = \{j \in N_i : \|w_i - w_j\| \le \gamma \, e^{-\kappa \lambda(t)} \, \|w_i\|\}
+
+    Fang et al., *Byzantine-Robust Decentralized Federated Learning*, CCS 2024, equations 3 and 4 and Algorithm 3.
+    Variant I of its section 7 is ``Balance(kappa=0)``. Norms run over the whole flattened model. The comparison is
+    inclusive, and made as float64 would make it. The paper does not say what happens when no model is accepted; here
+    the aggregate is own, never the closest message, which would let an attacker in whenever all are rejected. An own
+    of all zeros accepts only zeros, one that is not finite accepts nothing.
+
+    Args:
+        gamma: upper limit of the relative distance.
+        kappa: how fast the limit falls.
+        progress: :math:`\lambda(t, T)`, non-negative and increasing in t; t / T unless given.
+
+    >>> own, received = torch.tensor([3.0, 4.0]), torch.tensor([[3.0, 5.0], [3.0, 6.0], [30.0, 40.0]])
+    >>> rule = eq.Balance(gamma=0.4)
+    >>> rule(own, received, t=0, total=10).weights
+    tensor([0.5000, 0.5000, 0.0000])
+    >>> rule(own, received, t=9, total=10).weights
+    tensor([1., 0., 0.])
+    """
+
+    gamma: float = 0.3
+    kappa: float = 1.0
+    progress: Callable[[int, int], float] = share_of_rounds
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "kappa"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a finite number >= 0, found {value}")
+
+    def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
+        """Equal weights for the accepted messages."""
+        factor = self.gamma * self._decay(t, total)
+        return uniform(kernels.within(own, inbox, factor, kernels.distances(own, inbox)))
+
+    def _decay(self, t: int | None, total: int | None) -> float:
+        if self.kappa == 0:
+            return 1.0
+        t, total = needed(self, t=t, total=total)
+        if not 0 <= t < total:
+            raise ValueError(f"t must be a round from 0 to total - 1 = {total - 1}, found {t}")
+        progress = self.progress(t, total)
+        if not progress >= 0:
+            raise ValueError(f"progress must be a number >= 0, found {progress} at t={t}, total={total}")
+        return math.exp(-self.kappa * progress)

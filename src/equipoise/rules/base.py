@@ -1,0 +1,127 @@
+"""What all rules share: one call for one client and for many, checked inputs, no gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equipoise import kernels
+from equipoise.inbox import Inbox, describe
+from equipoise.types import Aggregated, RoundInputs
+
+
+class Rule(ABC):
+    """A rule that talks once a round; a subclass says how all clients of an inbox aggregate."""
+
+    @final
+    @torch.no_grad()
+    def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
+        """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
+        models, inbox = as_batch(own, received)
+        if own.dim() == 2:
+            return self.aggregate(models, inbox, **inputs)
+        out = self.aggregate(models, inbox, **batch_inputs(**inputs))
+        return Aggregated(out.model[0], None if out.weights is None else out.weights[0], out.state)
+
+    @abstractmethod
+    def aggregate(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Aggregated:
+        """Aggregate for every client: ``own`` is (n, d), and ``inbox`` has n receivers."""
+
+
+class WeightedRule(Rule):
+    """A rule whose aggregate is a weighted sum of messages, with own for what is missing to 1."""
+
+    @final
+    def aggregate(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Aggregated:
+        """Weigh the messages, then combine them."""
+        weights = self.weigh(own, inbox, **inputs)
+        model = kernels.combine(own, own_share(weights), inbox, weights)
+        return Aggregated(model, as_diagnostic(weights, own), inputs.get("state"))
+
+    @abstractmethod
+    def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
+        """(n, k) float64 weights of the messages, 0 where none is present."""
+
+
+def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
+    """Check own and received against each other, as (n, d) models and an inbox of n receivers."""
+    inbox = received if isinstance(received, Inbox) else Inbox.of_one(received)
+    if not isinstance(own, Tensor) or own.dim() not in (1, 2) or not own.is_floating_point():
+        raise ValueError(f"own must be a floating-point tensor of shape (d,) or (n, d), found {describe(own)}")
+    if own.dim() == 2 and inbox is not received:
+        raise ValueError("own of shape (n, d) needs an Inbox of n receivers, found a tensor; use Topology.deliver")
+    models = own.detach() if own.dim() == 2 else own.detach()[None]
+    if own.shape[-1] != inbox.d or inbox.d == 0:
+        raise ValueError(
+            f"own and received must have the same d > 0, found own d={own.shape[-1]}, received d={inbox.d}"
+        )
+    if len(models) != inbox.n:
+        raise ValueError(f"own must have one model per receiver, expected {inbox.n}, found {len(models)}")
+    for name in ("dtype", "device"):
+        mine, theirs = getattr(own, name), getattr(inbox.bank, name)
+        if mine != theirs:
+            raise ValueError(f"own and received must have the same {name}, found {mine} and {theirs}")
+    if own.dim() == 1 and not kernels.norms_of(models, inbox).isfinite().all():
+        raise ValueError("own must be finite, found a NaN, an infinity, or values whose norm overflows")
+    return models, inbox
+
+
+def batch_inputs(**inputs: Any) -> dict[str, Any]:
+    """Round inputs of one client as those of a batch of one."""
+    if "update" in inputs:
+        inputs["update"] = inputs["update"][None]
+    if "loss_of" in inputs:
+        of_models = inputs["loss_of"]
+        inputs["loss_of"] = lambda models, clients: of_models(models)
+    return inputs
+
+
+def as_diagnostic(weights: Tensor, own: Tensor) -> Tensor:
+    """Weights in the dtype of own, but no narrower than float32."""
+    return weights.to(torch.promote_types(own.dtype, torch.float32))
+
+
+def uniform(accepted: Tensor) -> Tensor:
+    """(n, k) equal weights for the accepted messages of each receiver, float64; 0 where nothing is accepted."""
+    return accepted.double() / accepted.sum(1, keepdim=True).clamp_min(1)
+
+
+def own_share(weights: Tensor) -> Tensor:
+    """(n,) what is missing to 1, and exactly 0 where that is rounding: a huge or non-finite own must not leak in."""
+    rest = 1 - weights.sum(1)
+    return rest.where(rest.abs() > 1e-12, 0.0)
+
+
+def needed(rule: object, **inputs: Any) -> tuple[Any, ...]:
+    """The given round inputs, or a TypeError that names those which are missing."""
+    missing = [name for name, value in inputs.items() if value is None]
+    if missing:
+        call = ", ".join(f"{name}=..." for name in missing)
+        raise TypeError(f"{type(rule).__name__} needs {' and '.join(missing)}: pass {call} when calling it")
+    return tuple(inputs.values())
+
+
+def as_tolerated(rule: object, given: int | Tensor | None, default: int | None, inbox: Inbox) -> Tensor:
+    """(n,) how many malicious neighbours each client expects; the call's value goes before the rule's own."""
+    (value,) = needed(rule, tolerated=default if given is None else given)
+    tolerated = torch.as_tensor(value, device=inbox.slots.device)
+    if tolerated.is_floating_point() or tolerated.dtype == torch.bool or (tolerated < 0).any():
+        raise ValueError(f"tolerated must be whole numbers >= 0, found {value}")
+    if tolerated.dim() and tolerated.shape != (inbox.n,):
+        raise ValueError(f"tolerated must be one number or one per client ({inbox.n},), found {tuple(tolerated.shape)}")
+    return tolerated.long().expand(inbox.n)
+
+
+def check_strict(strict: bool, too_many: Callable[[Tensor], Tensor], inbox: Inbox, tolerated: Tensor) -> None:
+    """With ``strict``, raise where a client tolerates too many for its degree, counting absent messages as well."""
+    degrees = inbox.mask.sum(1)
+    bad = (too_many(degrees) & (degrees > 0)).nonzero().flatten()
+    if strict and len(bad):
+        client = int(bad[0])
+        found = f"tolerated={tolerated[client]} with {degrees[client]} neighbours"
+        raise ValueError(f"tolerated is too large for the degree of client {client}: found {found}")

@@ -1,0 +1,54 @@
+"""FedAvg: the mean of what was received."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.inbox import Inbox, describe
+from equipoise.rules.base import WeightedRule, needed, uniform
+
+
+@dataclass(frozen=True)
+class FedAvg(WeightedRule):
+    r"""The (weighted) mean of the received models, with no defence.
+
+    .. math:: \mathrm{AGG}_i = \sum_{j \in N_i} p_j w_j, \qquad p_j = 1 / |N_i| \text{ or } |D_j| / \sum_l |D_l|
+
+    McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017.
+
+    Args:
+        weighted: weigh each message by its sender's number of training examples, given at the call as
+            ``samples``, a tensor that is looked up by sender id. The BALANCE paper says "weighted average" and leaves
+            the weights open; its group's code takes the plain mean, the default here.
+
+    >>> received = torch.tensor([[0.0, 2.0], [4.0, 2.0]])
+    >>> eq.FedAvg()(torch.zeros(2), received).model
+    tensor([2., 2.])
+    >>> eq.FedAvg(weighted=True)(torch.zeros(2), received, samples=torch.tensor([30, 10])).model
+    tensor([1., 2.])
+    """
+
+    weighted: bool = False
+
+    def weigh(self, own: Tensor, inbox: Inbox, *, samples: Tensor | None = None, **_: Any) -> Tensor:
+        """Equal weights, or shares of the training examples."""
+        if not self.weighted:
+            return uniform(inbox.present)
+        (samples,) = needed(self, samples=samples)
+        sizes = _checked(samples, inbox)[inbox.senders.where(inbox.present, 0)].where(inbox.present, 0.0)
+        total = sizes.sum(1, keepdim=True)
+        return (sizes / total).where(total > 0, 0.0)
+
+
+def _checked(samples: Tensor, inbox: Inbox) -> Tensor:
+    ids = int(inbox.senders[inbox.present].max()) + 1 if inbox.present.any() else 0
+    counts = torch.as_tensor(samples, device=inbox.slots.device)
+    if counts.dim() != 1 or len(counts) < max(ids, 1):
+        raise ValueError(f"samples must have one number per client, at least {ids}, found {describe(counts)}")
+    if not (counts.isfinite() & (counts >= 0)).all():
+        raise ValueError(f"samples must be finite and >= 0, found {counts.min()} to {counts.max()}")
+    return counts.double()

@@ -1,0 +1,68 @@
+"""Krum: the received model that has the nearest neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.inbox import Inbox
+from equipoise.rules.base import WeightedRule, as_tolerated, check_strict
+
+
+@dataclass(frozen=True)
+class Krum(WeightedRule):
+    r"""The received model with the smallest sum of squared distances to its nearest other received models.
+
+    .. math:: \mathrm{AGG}_i = \arg\min_{w_j, j \in N_i} \sum_{l \in \text{nearest}_q(j)} \|w_j - w_l\|^2, \qquad
+              q = |N_i| - f_i - 2
+
+    Blanchard et al., *Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent*, NeurIPS 2017, as in
+    section 6.1.2 of the BALANCE paper: own is neither a candidate nor a neighbour. Where :math:`q` would leave 1 to
+    :math:`|N_i| - 1`, which the papers do not treat, it is clamped to it; a single message is taken. Equal scores
+    go to the lowest client id (with two neighbours, as on a ring, scores are always equal).
+
+    Args:
+        tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
+        strict: raise if :math:`q < 1` instead of clamping.
+
+    >>> received = torch.tensor([[0.0], [0.1], [0.3], [9.0]])
+    >>> out = eq.Krum(tolerated=1)(torch.zeros(1), received)
+    >>> out.model, out.weights
+    (tensor([0.]), tensor([1., 0., 0., 0.]))
+    """
+
+    tolerated: int | None = None
+    strict: bool = False
+
+    def weigh(self, own: Tensor, inbox: Inbox, *, tolerated: int | Tensor | None = None, **_: Any) -> Tensor:
+        """1 for the chosen message."""
+        f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        check_strict(self.strict, lambda degrees: degrees - f - 2 < 1, inbox, f)
+        weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+        for group, squares in kernels.message_distances(own, inbox):
+            senders = inbox.senders[group.receivers[:, None], group.columns]
+            chosen = _lowest_score(_scores(squares, f[group.receivers]), senders)
+            weights[group.receivers, group.columns.gather(1, chosen[:, None])[:, 0]] = 1
+        return weights
+
+
+def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
+    """(r, c) sum of the squared distances to the q nearest other messages, from (r, c, c) squared distances."""
+    count = squares.shape[1]
+    if count == 1:
+        return squares[:, 0]
+    nearest = (count - tolerated - 2).clamp(1, count - 1)
+    squares.diagonal(dim1=1, dim2=2).fill_(-torch.inf)  # sorted first, then left out
+    sums = squares.sort(dim=2).values[:, :, 1:].cumsum(2)
+    return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
+
+
+def _lowest_score(scores: Tensor, senders: Tensor) -> Tensor:
+    """(r,) position of the lowest score, of the lowest sender where scores are equal; NaN, as in argmin, is lowest."""
+    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf)
+    tied = scores == scores.amin(1, keepdim=True)
+    return senders.where(tied, torch.iinfo(torch.int64).max).argmin(1)

@@ -1,0 +1,90 @@
+"""LEARN: agree on updates in several exchanges, then on models in one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equipoise import kernels
+from equipoise.inbox import Inbox, describe
+from equipoise.mixing import mix
+from equipoise.rules.base import as_batch, as_tolerated, check_strict, needed
+from equipoise.rules.trimmed_mean import TrimmedMean, at_most
+from equipoise.types import Aggregated, RoundInputs
+
+
+@dataclass(frozen=True)
+class LEARN:
+    r"""Trimmed means of updates, :math:`\lceil \log_2(t + 1) \rceil` times, then one trimmed mean of models.
+
+    .. math:: u_i^{(k)} = \mathrm{TrimMean}\{u_j^{(k-1)} : j \in N_i \cup \{i\}\}, \qquad
+              w_i^{t+1/2} = w_i^t + u_i^{(K)}, \qquad
+              \mathrm{AGG}_i = \mathrm{TrimMean}\{w_j^{t+1/2} : j \in N_i\}
+
+    where :math:`u_i^{(0)}` is the change made by local training. El-Mhamdi et al., *Collaborative Learning in the
+    Jungle (Decentralized, Byzantine, Heterogeneous, Asynchronous and Nonconvex Learning)*, NeurIPS 2021, as in
+    section 6.1.2 of the BALANCE paper. Its :math:`\lceil \log_2 t \rceil` is undefined for the first round t = 0,
+    hence the + 1.
+
+    This rule talks several times a round, so it is not called but driven: see `equipoise.converse`, which also returns
+    the :math:`w_i^{t+1/2}` that the aggregate is to be mixed with. At the call it needs ``t`` and ``update``,
+    own minus the model before local training.
+
+    Args:
+        tolerated: the number of malicious neighbours to expect; can also be given at the call.
+        own_update: whether the trimmed mean of updates is over the neighbours and own, ``"included"`` (as in the
+            code of LEARN), over the neighbours only, ``"excluded"``, or that ``"mixed"`` with own by ``alpha``; the
+            paper is silent.
+        alpha: share of own in ``"mixed"``.
+        strict: raise where more is tolerated than the degree allows, instead of trimming less.
+
+    >>> own, update = torch.tensor([1.0]), torch.tensor([0.5])
+    >>> replies = iter([torch.tensor([[0.1], [0.4], [9.0]]), torch.tensor([[0.8], [0.9], [-9.0]])])
+    >>> rule = eq.LEARN(tolerated=1)
+    >>> mixed_with, out = eq.converse(rule, own, lambda sent: next(replies), t=1, update=update)
+    >>> mixed_with, out.model
+    (tensor([0.9500]), tensor([0.8000]))
+    """
+
+    tolerated: int | None = None
+    own_update: Literal["included", "excluded", "mixed"] = "included"
+    alpha: float = 0.5
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.own_update not in ("included", "excluded", "mixed"):
+            raise ValueError(f"own_update must be 'included', 'excluded' or 'mixed', found {self.own_update!r}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be from 0 to 1, found {self.alpha}")
+
+    @torch.no_grad()
+    def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
+        """Yield updates, then models; return the trimmed mean of the models."""
+        t, update = needed(self, t=inputs.get("t"), update=inputs.get("update"))
+        if t < 0:
+            raise ValueError(f"t must be a round >= 0, found {t}")
+        if update.shape != own.shape or update.dtype != own.dtype:
+            raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
+        agreed = update.detach()
+        for _ in range(t.bit_length()):  # ceil(log2(t + 1)), in whole numbers
+            agreed = self._agree(agreed, (yield agreed), inputs.get("tolerated"))
+        model = own.detach() + (agreed - update.detach())
+        rule = TrimmedMean(self.tolerated, self.strict)
+        return rule(model, (yield model), **inputs)
+
+    def _agree(self, update: Tensor, received: Tensor | Inbox, tolerated: int | Tensor | None) -> Tensor:
+        """The next update of each client, shaped like the one it sent."""
+        updates, inbox = as_batch(update, received)
+        f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        included = self.own_update == "included"
+        check_strict(self.strict, lambda degrees: 2 * f >= degrees + included, inbox, f)
+        trim = at_most(f, inbox.counts + included)
+        agreed = kernels.trimmed_mean(updates, inbox, trim, include_own=included)
+        if self.own_update == "mixed":
+            agreed = mix(updates, agreed, self.alpha)
+        return agreed.view(update.shape)

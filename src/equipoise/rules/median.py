@@ -1,0 +1,31 @@
+"""Median: the middle of every coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.inbox import Inbox
+from equipoise.rules.base import Rule
+from equipoise.types import Aggregated
+
+
+@dataclass(frozen=True)
+class Median(Rule):
+    r"""The coordinate-wise median of the received models; of an even number, the mean of the two middle values.
+
+    .. math:: \mathrm{AGG}_i[c] = \mathrm{med}\{w_j[c] : j \in N_i\}
+
+    Yin et al., *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018. Note that
+    ``torch.median`` returns the lower of two middle values.
+
+    >>> eq.Median()(torch.zeros(2), torch.tensor([[1.0, 5.0], [2.0, 4.0], [99.0, 3.0], [4.0, -99.0]])).model
+    tensor([3.0000, 3.5000])
+    """
+
+    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
+        """Trim until one or two values are left; there are no weights, every coordinate has its own."""
+        return Aggregated(kernels.trimmed_mean(own, inbox, (inbox.counts - 1).clamp_min(0) // 2), None, state)

@@ -1,0 +1,73 @@
+"""Another rule for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.inbox import Inbox
+from equipoise.kernels.blocks import chunks
+from equipoise.rules.base import Rule, as_diagnostic
+from equipoise.types import Aggregated, Aggregator
+
+BUDGET = 1 << 24  # elements of own models that are copied at a time
+
+
+@dataclass(frozen=True)
+class PerClient(Rule):
+    """Client i aggregates by ``rules[i]``; clients whose rules are equal are served by one call.
+
+    Cases III and IV of section 6.2 of the BALANCE paper. Where rules with and without weights meet, the weights of the
+    clients without are NaN.
+
+    >>> rule = eq.PerClient([eq.Median(), eq.FedAvg()])
+    >>> own = torch.zeros(2, 1)
+    >>> inbox = eq.Inbox(torch.tensor([[0.0], [1.0], [8.0]]), torch.tensor([[0, 1, 2], [0, 1, 2]]))
+    >>> rule(own, inbox).model
+    tensor([[1.],
+            [3.]])
+    """
+
+    rules: tuple[Aggregator, ...]
+
+    def __init__(self, rules: Iterable[Aggregator]) -> None:
+        object.__setattr__(self, "rules", tuple(rules))
+        for client, rule in enumerate(self.rules):
+            if not callable(rule):
+                raise ValueError(
+                    f"rules must be rules that talk once a round, found {type(rule).__name__} for client {client}"
+                )
+
+    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **inputs: Any) -> Aggregated:
+        """Serve the clients of each distinct rule together."""
+        if len(self.rules) != inbox.n:
+            raise ValueError(f"rules must be one per client, expected {inbox.n}, found {len(self.rules)}")
+        model = torch.empty_like(own)
+        weights, weighted = torch.full(inbox.slots.shape, torch.nan, dtype=torch.float64, device=own.device), False
+        for rule, clients in self._shares(own):
+            part = {name: _part(name, value, clients) for name, value in inputs.items()}
+            out = rule(own[clients], inbox.of(clients), **part)
+            model[clients] = out.model
+            if out.weights is not None:
+                weights[clients], weighted = out.weights.double(), True
+        return Aggregated(model, as_diagnostic(weights, own) if weighted else None, state)
+
+    def _shares(self, own: Tensor) -> Iterator[tuple[Aggregator, Tensor]]:
+        """Distinct rules with their clients, not too many at a time."""
+        for rule in dict.fromkeys(self.rules):
+            clients = torch.tensor([i for i, mine in enumerate(self.rules) if mine == rule], device=own.device)
+            for part in chunks(len(clients), own.shape[1], BUDGET):
+                yield rule, clients[part]
+
+
+def _part(name: str, value: Any, clients: Tensor) -> Any:
+    """A round input as some of the clients see it."""
+    if name == "loss_of":
+        return lambda models, receivers: value(models, clients[receivers])
+    if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():
+        return value[clients]
+    return value

@@ -1,0 +1,50 @@
+"""Trimmed mean: the mean of every coordinate without its extremes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.inbox import Inbox
+from equipoise.rules.base import Rule, as_tolerated, check_strict
+from equipoise.types import Aggregated
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Rule):
+    r"""The mean of every coordinate without its :math:`b` largest and :math:`b` smallest values.
+
+    .. math:: \mathrm{AGG}_i[c] = \frac{1}{|N_i| - 2b} \sum_{r=b+1}^{|N_i|-b} w_{(r)}[c], \qquad b = f_i
+
+    where :math:`w_{(r)}[c]` is the r-th smallest received value of coordinate c. Yin et al., *Byzantine-Robust
+    Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018. Where nothing would be left, which the papers
+    do not treat, :math:`b` is at most :math:`\lfloor (|N_i| - 1) / 2 \rfloor`: the coordinate-wise median.
+
+    Args:
+        tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
+        strict: raise if :math:`2 f_i \ge |N_i|` instead of clamping.
+
+    >>> received = torch.tensor([[1.0, 9.0], [2.0, 2.0], [3.0, 3.0], [100.0, -7.0]])
+    >>> eq.TrimmedMean(tolerated=1)(torch.zeros(2), received).model
+    tensor([2.5000, 2.5000])
+    """
+
+    tolerated: int | None = None
+    strict: bool = False
+
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, tolerated: int | Tensor | None = None, state: Any = None, **_: Any
+    ) -> Aggregated:
+        """Trim and average; there are no weights, every coordinate has its own."""
+        f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        check_strict(self.strict, lambda degrees: 2 * f >= degrees, inbox, f)
+        return Aggregated(kernels.trimmed_mean(own, inbox, at_most(f, inbox.counts)), None, state)
+
+
+def at_most(trim: Tensor, counts: Tensor) -> Tensor:
+    """The trim, lowered where it would leave none of the values."""
+    return torch.minimum(trim, (counts - 1).clamp_min(0) // 2)

@@ -1,0 +1,112 @@
+"""UBAR: the nearest neighbours, if they do better on own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.inbox import Inbox, describe
+from equipoise.kernels.blocks import chunks
+from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
+
+BUDGET = 1 << 24  # elements of candidate models that are copied at a time
+
+LossOf = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class UBAR(WeightedRule):
+    r"""The mean of those of the nearest received models whose loss on own data is smaller than own loss.
+
+    .. math:: \mathrm{AGG}_i = \frac{1}{|N_i^r|} \sum_{j \in N_i^r} w_j, \qquad
+              N_i^r = \{j \in N_i^s : \ell_i(w_j) < \ell_i(w_i)\}
+
+    where :math:`N_i^s` are the :math:`|N_i| - f_i` neighbours closest to own. Guo et al., *Byzantine-Resilient
+    Decentralized Stochastic Gradient Descent*, 2021, as in section 6.1.2 of the BALANCE paper. Losses are taken at
+    the call from ``loss_of``, all on the same examples of the receiver; a loss that is NaN is never accepted.
+
+    Args:
+        tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
+        empty: what to take when no loss is smaller, on which papers differ: ``"best"``, the nearest neighbour with the
+            smallest loss (Guo et al.); ``"closest"``, the closest neighbour (code of He et al.); or ``"own"``.
+
+    >>> loss_of = lambda models: models.square().sum(1)
+    >>> received = torch.tensor([[0.5], [1.5], [-9.0]])
+    >>> out = eq.UBAR(tolerated=1)(torch.ones(1), received, loss_of=loss_of)
+    >>> out.model, out.weights
+    (tensor([0.5000]), tensor([1., 0., 0.]))
+    """
+
+    tolerated: int | None = None
+    empty: Literal["best", "closest", "own"] = "best"
+
+    def __post_init__(self) -> None:
+        if self.empty not in ("best", "closest", "own"):
+            raise ValueError(f"empty must be 'best', 'closest' or 'own', found {self.empty!r}")
+
+    def weigh(
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        loss_of: LossOf | None = None,
+        tolerated: int | Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Equal weights for the messages that pass both stages."""
+        (loss_of,) = needed(self, loss_of=loss_of)
+        f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        apart, near = _nearest(own, inbox, inbox.counts - f)
+        losses, own_losses = _losses(own, inbox, near, loss_of)
+        better = near & (losses < own_losses[:, None])
+        if self.empty != "own":
+            order = losses if self.empty == "best" else apart
+            first = near & (_rank(order, inbox.senders) == 0) & order.isfinite()
+            better |= first & ~better.any(1, keepdim=True)
+        return uniform(better)
+
+
+def _nearest(own: Tensor, inbox: Inbox, amount: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, k) distances, and which messages are among the nearest, so many for each client, the lowest ids first."""
+    apart = kernels.distances(own, inbox)
+    if inbox.k:
+        last = apart.sort(dim=1).values.gather(1, (amount - 1).clamp_min(0)[:, None])
+        apart = kernels.sharpened(own, inbox, apart, last[:, 0])
+    return apart, (_rank(apart, inbox.senders) < amount[:, None]) & inbox.present
+
+
+def _rank(values: Tensor, senders: Tensor) -> Tensor:
+    """(n, k) place of each value in its row, from 0; equal values are placed by sender, infinite ones last."""
+    by_sender = senders.argsort(dim=1)
+    by_value = values.gather(1, by_sender).argsort(dim=1, stable=True)
+    return by_sender.gather(1, by_value).argsort(dim=1)
+
+
+def _losses(own: Tensor, inbox: Inbox, near: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
+    """(n, k) losses of the near messages, infinite elsewhere and where NaN, and (n,) losses of own."""
+    receivers, columns = near.nonzero(as_tuple=True)
+    losses = torch.full(near.shape, torch.inf, dtype=torch.float64, device=own.device)
+    found = _evaluate(loss_of, inbox.bank, inbox.slots[receivers, columns], receivers)
+    losses[receivers, columns] = found.where(~found.isnan(), torch.inf)
+    clients = receivers.unique()
+    own_losses = torch.full((len(own),), torch.inf, dtype=torch.float64, device=own.device)
+    own_losses[clients] = _evaluate(loss_of, own, clients, clients)
+    return losses, own_losses
+
+
+def _evaluate(loss_of: LossOf, models: Tensor, rows: Tensor, clients: Tensor) -> Tensor:
+    """Losses of some rows on the data of some clients, a few at a time."""
+    found = [models.new_empty(0, dtype=torch.float64)]
+    for asked in chunks(len(rows), models.shape[1], BUDGET):
+        losses = loss_of(models[rows[asked]], clients[asked])
+        if not isinstance(losses, Tensor) or losses.shape != rows[asked].shape:
+            raise ValueError(
+                f"loss_of must return one loss per model {tuple(rows[asked].shape)}, found {describe(losses)}"
+            )
+        found.append(losses.detach().double())
+    return torch.cat(found)

@@ -1,0 +1,77 @@
+"""The interfaces of equipoise, as prose and protocols.
+
+A *rule* turns a client's own model and the messages it received into an aggregate. One call serves one client,
+``rule(own (d,), received (k, d))``, and all clients of a graph, ``rule(own (n, d), inbox)``. Hyper-parameters
+live in the rule, everything that changes from round to round is a keyword of the call, and state goes in and comes
+out: a rule holds none, so it can be called twice, or by an attacker, without consequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from typing_extensions import TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from equipoise.inbox import Inbox
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated:
+    """What a rule returns.
+
+    ``model`` is the aggregate, shaped and typed like ``own``. ``weights`` is what each message contributed, one number
+    per slot, and ``1 - weights.sum(-1)`` is what own contributed; 0 is a message that was rejected or absent. It is
+    ``None`` for rules that choose coordinate by coordinate. ``state`` is what to pass back in the next round.
+    """
+
+    model: Tensor
+    weights: Tensor | None = None
+    state: Any = None
+
+
+class RoundInputs(TypedDict, total=False):
+    """What a rule may ask for, by keyword; it ignores what it does not need.
+
+    ``t, total``: the round, from 0, and the number of rounds. ``tolerated``: how many malicious neighbours to expect,
+    one number or one per client; it overrides the rule's own. ``samples``: training examples of every sender, by client
+    id. ``loss_of``: losses of candidate models on the receiver's data, ``loss_of(models (c, d)) -> (c,)`` in the
+    one-client call, ``loss_of(models (c, d), clients (c,)) -> (c,)`` for many clients, where candidate j is judged
+    on the data of ``clients[j]``. ``update``: the change that local training made to own. ``generator``: the source
+    of randomness. ``state``: what the rule returned as state in the last round.
+    """
+
+    t: int
+    total: int
+    tolerated: int | Tensor
+    samples: Tensor
+    loss_of: Callable[..., Tensor]
+    update: Tensor
+    generator: torch.Generator
+    state: Any
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """A rule that talks once a round."""
+
+    def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
+        """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
+        ...
+
+
+@runtime_checkable
+class MultiExchange(Protocol):
+    """A rule that talks several times a round.
+
+    ``exchanges`` is a generator: it yields what every client sends, is sent back what they received, and returns the
+    aggregate. The model to mix the aggregate with is the last one that it yielded.
+    """
+
+    def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
+        """Yield messages, receive inboxes, return the aggregate."""
+        ...
