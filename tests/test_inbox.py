@@ -1,0 +1,104 @@
+"""Inbox: who received what."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise import FedAvg, Inbox
+
+BANK = torch.tensor([[0.0, 1.0], [2.0, 3.0], [torch.nan, 4.0], [5.0, torch.inf]])
+SLOTS = torch.tensor([[0, 1, 2], [3, 1, 0]])
+MASK = torch.tensor([[True, False, True], [True, True, True]])
+
+
+def test_sizes_and_counts() -> None:
+    inbox = Inbox(BANK, SLOTS, MASK)
+    assert (inbox.n, inbox.k, inbox.d) == (2, 3, 2)
+    assert inbox.counts.tolist() == [1, 2]
+    assert inbox.present.tolist() == [[True, False, False], [False, True, True]]
+
+
+def test_the_rows_are_the_senders_unless_said_otherwise() -> None:
+    assert torch.equal(Inbox(BANK, SLOTS).senders, SLOTS)
+
+
+def test_nonfinite_messages_are_kept_only_on_request() -> None:
+    assert torch.equal(Inbox(BANK, SLOTS, MASK, keep_nonfinite=True).present, MASK)
+    out = FedAvg()(torch.zeros(2, 2), Inbox(BANK, SLOTS, MASK, keep_nonfinite=True))
+    expected = torch.tensor([[torch.nan, 2.5], [7 / 3, torch.inf]])
+    torch.testing.assert_close(out.model, expected, equal_nan=True)
+
+
+def test_groups_hold_every_receiver_with_messages_once() -> None:
+    inbox = Inbox(BANK, SLOTS, MASK)
+    groups = list(inbox.groups())
+    assert [g.receivers.tolist() for g in groups] == [[0], [1]]
+    assert [g.columns.tolist() for g in groups] == [[[0]], [[1, 2]]]
+    assert [g.rows.tolist() for g in groups] == [[[0]], [[1, 0]]]
+
+
+@pytest.mark.parametrize("chosen", [1, torch.tensor([1]), torch.tensor([1, 0])])
+@pytest.mark.parametrize("looked_at_before", [False, True])
+def test_of_shares_the_bank(chosen: int | torch.Tensor, looked_at_before: bool) -> None:
+    inbox = Inbox(BANK, SLOTS, MASK, keep_nonfinite=False)
+    if looked_at_before:
+        assert inbox.present.any()
+    part = inbox.of(chosen)
+    rows = torch.tensor([1]) if isinstance(chosen, int) else chosen
+    assert part.bank is inbox.bank
+    assert torch.equal(part.slots, SLOTS[rows])
+    assert torch.equal(part.present, inbox.present[rows])
+
+
+def test_collect_casts_flattens_and_names_senders() -> None:
+    own = torch.zeros(4, dtype=torch.float32)
+    inbox = Inbox.collect(
+        [torch.ones(2, 2, dtype=torch.float64), torch.full((4,), 1e300, dtype=torch.float64)], like=own, senders=[7, 3]
+    )
+    assert inbox.senders.tolist() == [[7, 3]]
+    assert inbox.bank.dtype == torch.float32
+    assert inbox.present.tolist() == [[True, False]]  # 1e300 is infinite in float32
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, [1.0, 2.0], "model", torch.ones(3), torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.complex64),
+     torch.ones(2, dtype=torch.bool), torch.ones(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(0)],
+)  # fmt: skip
+def test_collect_treats_a_malformed_message_as_absent(message: object) -> None:
+    inbox = Inbox.collect([torch.ones(2), message], like=torch.zeros(2))
+    assert inbox.mask.tolist() == [[True, False]]
+    assert FedAvg()(torch.zeros(2), inbox).model.tolist() == [1.0, 1.0]
+
+
+def test_collect_nothing() -> None:
+    out = FedAvg()(torch.ones(2), Inbox.collect([], like=torch.ones(2)))
+    assert out.model.tolist() == [1.0, 1.0]
+    assert out.weights is not None
+    assert out.weights.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"bank": torch.zeros(3)}, r"bank must be .* shape \(m, d\), found float32 \(3,\)"),
+        ({"bank": torch.zeros(4, 2, dtype=torch.int32)}, r"bank must be a floating-point .* found int32 \(4, 2\)"),
+        ({"slots": torch.zeros(2, dtype=torch.int64)}, r"slots must be an int64 .* found int64 \(2,\)"),
+        ({"slots": SLOTS.int()}, r"slots must be an int64 .* found int32 \(2, 3\)"),
+        ({"mask": MASK[:1]}, r"mask must be a bool tensor of shape \(2, 3\), found bool \(1, 3\)"),
+        ({"mask": MASK.int()}, r"mask must be a bool tensor of shape \(2, 3\), found int32 \(2, 3\)"),
+        ({"senders": SLOTS[:, :2]}, r"senders must be an int64 tensor of shape \(2, 3\), found int64 \(2, 2\)"),
+        ({"bank": BANK.to("meta")}, r"must be on one device, found \['cpu', 'meta'\]"),
+        ({"slots": SLOTS + 1}, r"slots must be rows of the bank, 0 to 3, found 1 to 4"),
+        ({"slots": SLOTS - 1}, r"slots must be rows of the bank, 0 to 3, found -1 to 2"),
+    ],
+)
+def test_errors(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Inbox(**{"bank": BANK, "slots": SLOTS, "mask": MASK} | arguments)
+
+
+def test_collect_wants_one_sender_per_message() -> None:
+    with pytest.raises(ValueError, match="senders must name one client per message, expected 2, found 1"):
+        Inbox.collect([torch.ones(2), torch.ones(2)], like=torch.ones(2), senders=[1])
