@@ -133,11 +133,16 @@ class Inbox:
         return kernels.norms(self.bank)
 
     @cached_property
+    def finite(self) -> Tensor:
+        """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
+        return kernels.are_finite(self.bank)
+
+    @cached_property
     def present(self) -> Tensor:
         """(n, k) which slots hold a message that rules may look at."""
         if self.keep_nonfinite or not self.mask.any():
             return self.mask
-        return self.mask & self.bank_norms.isfinite()[self.slots.where(self.mask, 0)]
+        return self.mask & self.finite[self.slots.where(self.mask, 0)]
 
     @cached_property
     def counts(self) -> Tensor:
@@ -157,8 +162,8 @@ class Inbox:
         """The inbox of one receiver, or of several; the bank is shared, not copied."""
         chosen = torch.tensor([receivers]) if isinstance(receivers, int) else receivers
         part = Inbox(self.bank, self.slots[chosen], self.mask[chosen], self.senders[chosen], self.keep_nonfinite)
-        if "bank_norms" in self.__dict__:
-            part.__dict__["bank_norms"] = self.bank_norms
+        for known in self.__dict__.keys() & {"bank_norms", "finite"}:
+            part.__dict__[known] = self.__dict__[known]
         return part
 
 

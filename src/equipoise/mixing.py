@@ -35,15 +35,20 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     shares = _shares(alpha, own)
     weights = [share.to(own.device, compute_dtype(own)) for share in (shares, 1 - shares)]
     rows, others = torch.atleast_2d(own), torch.atleast_2d(model)
-    mixed = torch.empty_like(rows)
+    if own.dtype == compute_dtype(own):
+        mixed = torch.lerp(others, rows, weights[0])
+        if mixed.sum().isfinite():
+            return mixed.view(own.shape)
+    mixed = torch.empty_like(rows, memory_format=torch.contiguous_format)
     for columns in chunks(rows.shape[1], len(rows)):
-        mixed[:, columns] = _combine(block(rows, columns), block(others, columns), *weights)
+        mixed[:, columns] = _careful_combination(block(rows, columns), block(others, columns), *weights)
     return mixed.view(own.shape)
 
 
-def _combine(own: Tensor, model: Tensor, of_own: Tensor, of_model: Tensor) -> Tensor:
+def _careful_combination(own: Tensor, model: Tensor, of_own: Tensor, of_model: Tensor) -> Tensor:
+    """The same where lerp could overflow, or mix a NaN in with weight 0."""
     mixed = (own * of_own).add_(model * of_model)
-    # Rounding can leave the interval by a unit in the last place: clients that agree would drift.
+    # Rounding can leave the interval by a unit in the last place.
     mixed = mixed.clamp_(torch.minimum(own, model), torch.maximum(own, model))
     # A weight of 0 leaves nothing of an infinity, but 0 * inf is NaN.
     return torch.where(of_own == 0, model, torch.where(of_model == 0, own, mixed))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise.kernels.blocks import chunks, same_rows
 from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
-from equipoise.kernels.edges import WIDTH, edge_distances, edge_products
+from equipoise.kernels.edges import edge_distances, edge_products
 from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
 from equipoise.kernels.size import is_tame, norms
 
@@ -26,10 +26,10 @@ DENSE = 16  # a matrix product does this many products in the time of one differ
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
 
 
-def distances(own: Tensor, inbox: Inbox) -> Tensor:
-    """(n, k) ``||own_i - message||`` in float64; infinity where no message is present."""
+def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
+    """(n, k) ``||own_i - message||`` in float64; infinity where no message is present. ``sizes`` are own norms."""
     receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows, sizes = inbox.slots[receivers, columns], norms_of(own, inbox)
+    rows = inbox.slots[receivers, columns]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
@@ -43,26 +43,26 @@ def distances(own: Tensor, inbox: Inbox) -> Tensor:
     return torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_((receivers, columns), fast)
 
 
-def sharpened(own: Tensor, inbox: Inbox, measured: Tensor, around: Tensor) -> Tensor:
+def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around: Tensor) -> Tensor:
     """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there."""
     receivers, columns = (_is_close(measured, around) & inbox.present).nonzero(as_tuple=True)
-    exact = _careful(own, norms_of(own, inbox), inbox, receivers, inbox.slots[receivers, columns])
+    exact = _careful(own, sizes, inbox, receivers, inbox.slots[receivers, columns])
     return measured.index_put((receivers, columns), exact)
 
 
-def within(own: Tensor, inbox: Inbox, factor: float, measured: Tensor) -> Tensor:
+def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
     """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
-    limits = factor * norms_of(own, inbox)
-    exact = sharpened(own, inbox, measured, limits)
+    limits = factor * sizes
+    exact = sharpened(own, inbox, sizes, measured, limits)
     close = _is_close(measured, limits).any(1).nonzero().flatten()
     limits[close] = factor * careful_norms(own, close)
     return (exact <= limits[:, None]) & inbox.present
 
 
-def cosines(own: Tensor, inbox: Inbox) -> Tensor:
+def cosines(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     """(n, k) cosine between own and message in float64; 0 where no message is present, or one of them is zero."""
     receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows, sizes = inbox.slots[receivers, columns], norms_of(own, inbox)
+    rows = inbox.slots[receivers, columns]
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
@@ -84,7 +84,7 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
     centred = is_tame(norms_of(own, inbox), own)
     for group in inbox.groups():
         count = group.rows.shape[1]
-        for part in chunks(len(group.receivers), count * (WIDTH if shared is None else count)):
+        for part in chunks(len(group.receivers), count * (4096 if shared is None else count)):
             piece = type(group)(*(index[part] for index in group))
             if shared is not None:
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
@@ -112,12 +112,20 @@ def _is_close(measured: Tensor, around: Tensor) -> Tensor:
 
 
 def _is_dense(own: Tensor, inbox: Inbox, rows: Tensor) -> bool:
-    return len(own) * len(inbox.bank) <= DENSE * len(rows)
+    """Whether products of all models with all messages cost less than differences along the edges."""
+    n, m = len(own), len(inbox.bank)
+    return n * m <= DENSE * len(rows) and 2 * (n + m) <= len(rows)
 
 
 def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: Tensor) -> Tensor:
     larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
     return careful_distances(own, receivers, inbox.bank, rows, larger)
+
+
+def exact_message_distances(inbox: Inbox, rows: Tensor) -> Tensor:
+    """(r, c, c) squared distances between the messages in rows (r, c) of the bank, as exact as float64 has them."""
+    squares = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=rows.device)
+    return _mended(squares, torch.ones_like(squares, dtype=torch.bool), inbox, rows)
 
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:

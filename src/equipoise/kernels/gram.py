@@ -69,7 +69,7 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
 
 def _blocks(a: Tensor, others: int) -> Iterator[slice]:
     parts = PRODUCTS // max(1, len(a) * others)
-    return column_blocks(a.shape[1], SUM * min(max(parts, 1), 16))
+    return column_blocks(a.shape[1], SUM * min(max(parts, 1), 64))
 
 
 def _from_gram(gram: Tensor, a: Tensor, b: Tensor, tame: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from equipoise.kernels.blocks import TILE, block, chunks, column_blocks, compute_dtype
-from equipoise.kernels.size import is_tame
 
 if TYPE_CHECKING:
     from equipoise.inbox import Inbox
 
 WIDTH = 8192
+TINY = 1e-25
+BANK = 1 << 20  # elements of the bank that are read again and again while they are in cache
 DENSE = 8  # a matrix product does this many products in the time of one weighted addition
 
 
@@ -26,10 +27,12 @@ def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> 
     """
     receivers, columns = (weights != 0).nonzero(as_tuple=True)
     rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
-    # Huge, tiny and non-finite models are added one by one: in a product they would spoil others or lose their digits.
-    tame = is_tame(inbox.bank_norms, inbox.bank)[rows]
-    result = _sum_of_rows(inbox.bank, len(own), receivers[tame], rows[tame], weight[tame])
-    _add_rows(result, receivers[~tame], inbox.bank, rows[~tame], weight[~tame])
+    # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
+    plain = (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
+    if inbox.keep_nonfinite:
+        plain &= inbox.finite[rows]
+    result = _sum_of_rows(inbox.bank, len(own), receivers[plain], rows[plain], weight[plain])
+    _add_rows(result, receivers[~plain], inbox.bank, rows[~plain], weight[~plain])
     if own_weights.all() and own.dtype == compute_dtype(own):
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None])
     mine = own_weights.nonzero().flatten()
@@ -45,19 +48,20 @@ def _sum_of_rows(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: 
         matrix = torch.zeros(n, len(used), dtype=torch.float64, device=bank.device)
         matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
         everything = len(used) == len(bank)
-        return _by_blocks(bank, n, lambda part: matrix @ (part if everything else part[used]))
-    starts = torch.searchsorted(receivers, torch.arange(n, device=bank.device))
-    weight = weight.to(dtype)
-    if bank.dtype == dtype and bank.is_contiguous():
-        return embedding_bag(rows, bank, starts, mode="sum", per_sample_weights=weight)
+        width = max(2048, BANK // max(1, len(bank)))
+        return _by_blocks(bank, n, width, lambda part: matrix @ (part if everything else part[used]))
+    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=bank.device)), weight.to(dtype)
     return _by_blocks(
-        bank, n, lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight)
+        bank,
+        n,
+        max(256, BANK // len(bank)),
+        lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight),
     )
 
 
-def _by_blocks(bank: Tensor, n: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+def _by_blocks(bank: Tensor, n: int, width: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
     result = bank.new_empty(n, bank.shape[1])
-    for columns in column_blocks(bank.shape[1], WIDTH):
+    for columns in column_blocks(bank.shape[1], width):
         result[:, columns] = compute(block(bank, columns))
     return result
 

@@ -61,7 +61,7 @@ def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> 
     """The rows of each receiver, own among them if asked for, where all have the same but for one; otherwise None."""
     rows = heard.rows
     if include_own:
-        if not same_rows(own, inbox.bank) or not inbox.bank_norms[heard.receivers].isfinite().all():
+        if not same_rows(own, inbox.bank) or not inbox.finite[heard.receivers].all():
             return None
         rows = torch.cat([rows, heard.receivers[:, None]], 1)
     ordered = rows.sort(dim=1).values

@@ -23,6 +23,14 @@ def norms(x: Tensor) -> Tensor:
     return fast
 
 
+def are_finite(x: Tensor) -> Tensor:
+    """(rows,) whether a row has neither NaN nor infinity, and a norm that fits a float64."""
+    if x.dtype == torch.float64:
+        return norms(x).isfinite()
+    sums = x.sum(1, dtype=torch.float32)  # half the work of a norm, and finite only if all terms are
+    return norms(x).isfinite() if not sums.isfinite().all() else torch.ones_like(sums, dtype=torch.bool)
+
+
 def is_tame(sizes: Tensor, x: Tensor) -> Tensor:
     """Whether models of these norms can be squared and subtracted in the compute dtype of ``x`` without damage."""
     low, high = (1e-140, 1e150) if compute_dtype(x) == torch.float64 else (1e-12, 1e15)

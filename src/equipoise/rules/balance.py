@@ -57,8 +57,10 @@ class Balance(WeightedRule):
 
     def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""
-        factor = self.gamma * self._decay(t, total)
-        return uniform(kernels.within(own, inbox, factor, kernels.distances(own, inbox)))
+        limit = self.gamma * self._decay(t, total)
+        sizes = kernels.norms_of(own, inbox)
+        apart = kernels.distances(own, inbox, sizes)
+        return uniform(kernels.within(own, inbox, sizes, apart, limit))
 
     def _decay(self, t: int | None, total: int | None) -> float:
         if self.kappa == 0:

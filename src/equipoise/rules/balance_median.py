@@ -39,11 +39,12 @@ class BalanceMedian(WeightedRule):
 
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""
-        apart = kernels.distances(own, inbox)
+        sizes = kernels.norms_of(own, inbox)
+        apart = kernels.distances(own, inbox, sizes)
         if inbox.k == 0:
             return apart
-        apart = kernels.sharpened(own, inbox, apart, _median(apart, inbox)[:, 0])
-        return uniform(kernels.within(own, inbox, self.gamma, apart) & (apart <= _median(apart, inbox)))
+        apart = kernels.sharpened(own, inbox, sizes, apart, _median(apart, inbox)[:, 0])
+        return uniform(kernels.within(own, inbox, sizes, apart, self.gamma) & (apart <= _median(apart, inbox)))
 
 
 def _median(apart: Tensor, inbox: Inbox) -> Tensor:

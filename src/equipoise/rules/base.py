@@ -66,7 +66,7 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
         mine, theirs = getattr(own, name), getattr(inbox.bank, name)
         if mine != theirs:
             raise ValueError(f"own and received must have the same {name}, found {mine} and {theirs}")
-    if own.dim() == 1 and not kernels.norms_of(models, inbox).isfinite().all():
+    if own.dim() == 1 and not kernels.are_finite(models).all():
         raise ValueError("own must be finite, found a NaN, an infinity, or values whose norm overflows")
     return models, inbox
 

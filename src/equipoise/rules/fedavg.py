@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise import kernels
 from equipoise.inbox import Inbox, describe
-from equipoise.rules.base import WeightedRule, needed, uniform
+from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
+from equipoise.types import Aggregated
 
 
 @dataclass(frozen=True)
-class FedAvg(WeightedRule):
+class FedAvg(Rule):
     r"""The (weighted) mean of the received models, with no defence.
 
     .. math:: \mathrm{AGG}_i = \sum_{j \in N_i} p_j w_j, \qquad p_j = 1 / |N_i| \text{ or } |D_j| / \sum_l |D_l|
@@ -34,18 +36,29 @@ class FedAvg(WeightedRule):
 
     weighted: bool = False
 
-    def weigh(self, own: Tensor, inbox: Inbox, *, samples: Tensor | None = None, **_: Any) -> Tensor:
-        """Equal weights, or shares of the training examples."""
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, samples: Tensor | None = None, state: Any = None, **_: Any
+    ) -> Aggregated:
+        """Average all messages; if the mean is not finite, then only the finite ones."""
+        weights = self._weights(inbox, inbox.mask, samples)
+        model = kernels.combine(own, own_share(weights), inbox, weights)
+        if not inbox.keep_nonfinite and not model.sum(dtype=torch.float64).isfinite():
+            weights = self._weights(inbox, inbox.present, samples)
+            model = kernels.combine(own, own_share(weights), inbox, weights)
+        return Aggregated(model, as_diagnostic(weights, own), state)
+
+    def _weights(self, inbox: Inbox, taken: Tensor, samples: Tensor | None) -> Tensor:
+        """(n, k) equal weights of the messages that are taken, or their senders' shares of the training examples."""
         if not self.weighted:
-            return uniform(inbox.present)
+            return uniform(taken)
         (samples,) = needed(self, samples=samples)
-        sizes = _checked(samples, inbox)[inbox.senders.where(inbox.present, 0)].where(inbox.present, 0.0)
+        sizes = _checked(samples, inbox)[inbox.senders.where(taken, 0)].where(taken, 0.0)
         total = sizes.sum(1, keepdim=True)
         return (sizes / total).where(total > 0, 0.0)
 
 
 def _checked(samples: Tensor, inbox: Inbox) -> Tensor:
-    ids = int(inbox.senders[inbox.present].max()) + 1 if inbox.present.any() else 0
+    ids = int(inbox.senders[inbox.mask].max()) + 1 if inbox.mask.any() else 0
     counts = torch.as_tensor(samples, device=inbox.slots.device)
     if counts.dim() != 1 or len(counts) < max(ids, 1):
         raise ValueError(f"samples must have one number per client, at least {ids}, found {describe(counts)}")

@@ -41,10 +41,11 @@ class FLTrust(Rule):
 
     def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
         """Share by cosine, rescale, sum."""
-        trust = kernels.cosines(own, inbox).clamp_min_(0)
+        sizes = kernels.norms_of(own, inbox)
+        trust = kernels.cosines(own, inbox, sizes).clamp_min_(0)
         total = trust.sum(1, keepdim=True)
         shares = (trust / total).where(total > 0, 0.0) if self.weighted else uniform(trust > 0)
         lengths = inbox.bank_norms[inbox.slots.where(shares > 0, 0)]
-        coefficients = (shares * (kernels.norms_of(own, inbox)[:, None] / lengths)).where(shares > 0, 0.0)
+        coefficients = (shares * (sizes[:, None] / lengths)).where(shares > 0, 0.0)
         model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients)
         return Aggregated(model, as_diagnostic(shares, own), state)

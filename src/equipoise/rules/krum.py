@@ -44,8 +44,12 @@ class Krum(WeightedRule):
         check_strict(self.strict, lambda degrees: degrees - f - 2 < 1, inbox, f)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for group, squares in kernels.message_distances(own, inbox):
-            senders = inbox.senders[group.receivers[:, None], group.columns]
-            chosen = _lowest_score(_scores(squares, f[group.receivers]), senders)
+            scores = _scores(squares, f[group.receivers])
+            close = _has_close_rivals(scores, squares)
+            scores[close] = _scores(
+                kernels.exact_message_distances(inbox, group.rows[close]), f[group.receivers[close]]
+            )
+            chosen = _lowest_score(scores, squares, inbox.senders[group.receivers[:, None], group.columns])
             weights[group.receivers, group.columns.gather(1, chosen[:, None])[:, 0]] = 1
         return weights
 
@@ -56,13 +60,25 @@ def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
     if count == 1:
         return squares[:, 0]
     nearest = (count - tolerated - 2).clamp(1, count - 1)
-    squares.diagonal(dim1=1, dim2=2).fill_(-torch.inf)  # sorted first, then left out
-    sums = squares.sort(dim=2).values[:, :, 1:].cumsum(2)
+    itself = torch.eye(count, dtype=torch.bool, device=squares.device)
+    sums = squares.masked_fill(itself, -torch.inf).sort(dim=2).values[:, :, 1:].cumsum(2)
     return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
 
 
-def _lowest_score(scores: Tensor, senders: Tensor) -> Tensor:
-    """(r,) position of the lowest score, of the lowest sender where scores are equal; NaN, as in argmin, is lowest."""
+def _has_close_rivals(scores: Tensor, squares: Tensor) -> Tensor:
+    """(r,) where different messages score so much alike that float32 cannot tell; of two it need not."""
+    if scores.shape[1] <= 2:
+        return torch.zeros_like(scores[:, 0], dtype=torch.bool)
+    rivals = scores <= scores.amin(1, keepdim=True) * (1 + 4e-6)
+    return (rivals[:, :, None] & rivals[:, None, :] & (squares > 0)).any(2).any(1)
+
+
+def _lowest_score(scores: Tensor, squares: Tensor, senders: Tensor) -> Tensor:
+    """(r,) position of the lowest score, of the lowest sender where scores are equal; NaN, as in argmin, is lowest.
+
+    Equal messages have equal scores, whatever rounding made of them.
+    """
     scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf)
-    tied = scores == scores.amin(1, keepdim=True)
-    return senders.where(tied, torch.iinfo(torch.int64).max).argmin(1)
+    lowest, best = scores.min(dim=1, keepdim=True)
+    equal = squares.gather(1, best[:, :, None].expand(-1, 1, squares.shape[2]))[:, 0] == 0
+    return senders.where((scores == lowest) | equal, torch.iinfo(torch.int64).max).argmin(1)

@@ -50,12 +50,12 @@ class SCClip(Rule):
 
     def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
         """Clip, then average."""
-        shares = uniform(inbox.present)
+        shares, sizes = uniform(inbox.present), kernels.norms_of(own, inbox)
         if self.mode == "norm":
             lengths = inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
-            weights = shares * _kept(kernels.norms_of(own, inbox)[:, None], lengths)
+            weights = shares * _kept(sizes[:, None], lengths)
         else:
-            apart = kernels.distances(own, inbox)
+            apart = kernels.distances(own, inbox, sizes)
             weights = shares = shares * _kept(self._radius(apart, inbox), apart)
         model = kernels.combine(own, own_share(shares), inbox, weights)
         return Aggregated(model, as_diagnostic(shares, own), state)

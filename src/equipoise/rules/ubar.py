@@ -14,7 +14,7 @@ from equipoise.inbox import Inbox, describe
 from equipoise.kernels.blocks import chunks
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
 
-BUDGET = 1 << 24  # elements of candidate models that are copied at a time
+BUDGET = 1 << 22  # elements of candidate models that are copied at a time
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
@@ -73,10 +73,11 @@ class UBAR(WeightedRule):
 
 def _nearest(own: Tensor, inbox: Inbox, amount: Tensor) -> tuple[Tensor, Tensor]:
     """(n, k) distances, and which messages are among the nearest, so many for each client, the lowest ids first."""
-    apart = kernels.distances(own, inbox)
+    sizes = kernels.norms_of(own, inbox)
+    apart = kernels.distances(own, inbox, sizes)
     if inbox.k:
         last = apart.sort(dim=1).values.gather(1, (amount - 1).clamp_min(0)[:, None])
-        apart = kernels.sharpened(own, inbox, apart, last[:, 0])
+        apart = kernels.sharpened(own, inbox, sizes, apart, last[:, 0])
     return apart, (_rank(apart, inbox.senders) < amount[:, None]) & inbox.present
 
 

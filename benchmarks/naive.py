@@ -1,0 +1,98 @@
+"""The rules as one would write them in plain torch, one client at a time, to compare the library with.
+
+Each takes ``own (d,)``, ``received (k, d)`` and the round inputs of the library's rules by the same names, and returns
+the aggregate. The hyper-parameters are the defaults of the library. There is no treatment of edge cases: every message
+is finite and every client has some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Aggregate = Callable[[Tensor, Tensor], Tensor]
+
+
+def fedavg(own: Tensor, received: Tensor, **_: Any) -> Tensor:
+    return received.mean(dim=0)
+
+
+def krum(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    # The default mode of cdist multiplies matrices from 26 rows on, which is noise for models that nearly agree.
+    squares = torch.cdist(received, received, compute_mode="donot_use_mm_for_euclid_dist").square()
+    nearest = max(1, len(received) - tolerated - 2)
+    scores = squares.sort(dim=1).values[:, 1 : 1 + nearest].sum(dim=1)
+    return received[scores.argmin()]
+
+
+def trimmed_mean(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    return received.sort(dim=0).values[tolerated : len(received) - tolerated].mean(dim=0)
+
+
+def median(own: Tensor, received: Tensor, **_: Any) -> Tensor:
+    half = len(received) // 2
+    if len(received) % 2:
+        return received.median(dim=0).values
+    return received.sort(dim=0).values[half - 1 : half + 1].mean(dim=0)
+
+
+def fltrust(own: Tensor, received: Tensor, **_: Any) -> Tensor:
+    lengths: Tensor = received.norm(dim=1)
+    length: Tensor = own.norm()
+    trust = (received @ own / (lengths * length)).relu()
+    if trust.sum() == 0:
+        return own
+    return (trust / trust.sum() * length / lengths) @ received
+
+
+def ubar(own: Tensor, received: Tensor, *, tolerated: int, loss_of: Callable[[Tensor], Tensor], **_: Any) -> Tensor:
+    apart = (received - own).norm(dim=1)
+    near = received[apart.topk(len(received) - tolerated, largest=False).indices]
+    losses, own_loss = loss_of(near), loss_of(own[None])
+    better = losses < own_loss
+    return near[better].mean(dim=0) if better.any() else near[losses.argmin()]
+
+
+def scclip(own: Tensor, received: Tensor, *, tau: float = 1.0, **_: Any) -> Tensor:
+    steps = received - own
+    kept: Tensor = (tau / steps.norm(dim=1)).clamp(max=1)
+    return own + kept @ steps / len(received)
+
+
+def balance(
+    own: Tensor, received: Tensor, *, t: int, total: int, gamma: float = 0.3, kappa: float = 1.0, **_: Any
+) -> Tensor:
+    limit = gamma * math.exp(-kappa * t / total) * own.norm()
+    accepted = (received - own).norm(dim=1) <= limit
+    return received[accepted].mean(dim=0) if accepted.any() else own
+
+
+def balance_median(own: Tensor, received: Tensor, *, gamma: float = 0.3, **_: Any) -> Tensor:
+    apart = (received - own).norm(dim=1)
+    accepted = apart <= torch.minimum(apart.median(), gamma * own.norm())
+    return received[accepted].mean(dim=0) if accepted.any() else own
+
+
+RULES: dict[str, Callable[..., Tensor]] = {
+    "FedAvg": fedavg,
+    "Krum": krum,
+    "TrimmedMean": trimmed_mean,
+    "Median": median,
+    "FLTrust": fltrust,
+    "UBAR": ubar,
+    "SCClip": scclip,
+    "Balance": balance,
+    "BalanceMedian": balance_median,
+}
+
+
+def each_client(aggregate: Aggregate, models: Tensor, senders: Tensor, receivers: Sequence[int]) -> Tensor:
+    """(len(receivers), d) the aggregates of some clients, of which client i hears ``senders[i]``."""
+    result = models.new_empty(len(receivers), models.shape[1])
+    for row, i in zip(result, receivers, strict=True):
+        row.copy_(aggregate(models[i], models[senders[i]]))
+    return result

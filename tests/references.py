@@ -1,0 +1,354 @@
+"""The truth that the rules are tested against: one client at a time, float64, in the words of the papers.
+
+Nothing here is fast or shared with the library. A reference takes ``own (d,)`` and the list of messages that one
+client received, and returns an `Answer`. Its keywords are the rule's hyper-parameters and round inputs, by the same
+names, so that ``reference_all(REFERENCES["Krum"], own, inbox, tolerated=2)`` mirrors ``Krum(tolerated=2)(own, inbox)``.
+
+Equation and section numbers are those of the BALANCE paper (Fang et al., CCS 2024). Norms are plain float64, so inputs
+must stay below about 1e150; every float32 does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Vector = NDArray[np.float64]
+
+
+class Message(NamedTuple):
+    """A model and the id of the client that sent it."""
+
+    sender: int
+    vector: Vector
+
+
+class Answer(NamedTuple):
+    """What a rule must return for one client.
+
+    ``magnitude`` is, per coordinate, the mean absolute value of what was averaged: rounding errors are relative to it.
+    """
+
+    model: Vector
+    weights: Vector | None
+    magnitude: Vector
+
+
+def fedavg(
+    own: Vector, messages: Sequence[Message], *, weighted: bool = False, samples: Vector | None = None, **_: Any
+) -> Answer:
+    """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal weights unless told otherwise."""
+    weights = np.zeros(len(messages))
+    for position in present(messages):
+        weights[position] = float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
+    if weights.sum() > 0:
+        weights = weights / weights.sum()
+    return weighted_sum(own, messages, weights)
+
+
+def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
+    """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances (Blanchard et al., 2017)."""
+    here = present(messages)
+    neighbours = max(1, min(len(here) - tolerated - 2, len(here) - 1))
+    scored = []
+    for candidate in here:
+        squared = [
+            float(np.sum((messages[candidate].vector - messages[other].vector) ** 2))
+            for other in here
+            if other != candidate
+        ]
+        scored.append((sum(sorted(squared)[:neighbours]), messages[candidate].sender, candidate))
+    chosen = [min(scored)[2]] if scored else []
+    return mean_of(own, messages, chosen)
+
+
+def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
+    """Sec. 6.1.2, Trim-mean: per dimension, remove the f largest and the f smallest, average the rest."""
+    values = [messages[position].vector for position in present(messages)]
+    if not values:
+        return Answer(own.copy(), None, np.abs(own))
+    trimmed = min(tolerated, (len(values) - 1) // 2)
+    kept = np.sort(np.stack(values), axis=0)[trimmed : len(values) - trimmed]
+    return Answer(kept.mean(axis=0), None, np.abs(kept).mean(axis=0))
+
+
+def median(own: Vector, messages: Sequence[Message], **_: Any) -> Answer:
+    """Sec. 6.1.2, Median: per dimension; the mean of the two middle values when their number is even."""
+    values = [messages[position].vector for position in present(messages)]
+    if not values:
+        return Answer(own.copy(), None, np.abs(own))
+    ordered = np.sort(np.stack(values), axis=0)
+    low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
+    return Answer(low / 2 + high / 2, None, np.abs(low) / 2 + np.abs(high) / 2)
+
+
+def fltrust(own: Vector, messages: Sequence[Message], *, weighted: bool = True, **_: Any) -> Answer:
+    """Sec. 6.1.2, FLTrust: rescale the models of positive cosine to the norm of own, and average them.
+
+    Weighted by the cosine as in Cao et al. (2021), or plainly as the sentence in the paper reads.
+    """
+    size = norm(own)
+    weights = np.zeros(len(messages))
+    rescaled = list(messages)
+    for position in present(messages):
+        sender, vector = messages[position]
+        length = norm(vector)
+        if size == 0 or length == 0:
+            continue
+        cosine = float(np.sum((own / size) * (vector / length)))
+        if cosine > 0:
+            weights[position] = cosine if weighted else 1.0
+            rescaled[position] = Message(sender, vector / length * size)
+    if weights.sum() > 0:
+        weights = weights / weights.sum()
+    return weighted_sum(own, rescaled, weights)
+
+
+def ubar(
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    tolerated: int,
+    loss_of: Callable[[Vector], Vector],
+    empty: str = "best",
+    **_: Any,
+) -> Answer:
+    """Sec. 6.1.2, UBAR: of the n_i - f nearest models, average those of smaller loss than own.
+
+    If there are none: the one of smallest loss (Guo et al., 2021), the closest one, or own.
+    """
+    here = present(messages)
+    by_distance = sorted(here, key=lambda p: (norm(messages[p].vector - own), messages[p].sender))
+    nearest = by_distance[: max(0, len(here) - tolerated)]
+    own_loss = float(loss_of(own[None])[0])
+    losses = {p: float(loss_of(messages[p].vector[None])[0]) for p in nearest}
+    chosen = [p for p in nearest if losses[p] < own_loss]
+    if not chosen and empty == "best":
+        finite = [p for p in nearest if math.isfinite(losses[p])]
+        chosen = sorted(finite, key=lambda p: (losses[p], messages[p].sender))[:1]
+    if not chosen and empty == "closest":
+        chosen = nearest[:1]
+    return mean_of(own, messages, chosen)
+
+
+def scclip(
+    own: Vector, messages: Sequence[Message], *, tau: float | str = 1.0, mode: str = "difference", **_: Any
+) -> Answer:
+    """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
+
+    "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||). "norm" is the reading of sec.
+    2.3: w_j * min(1, ||own|| / ||w_j||).
+    """
+    here = present(messages)
+    if mode == "norm":
+        clipped = list(messages)
+        for position in here:
+            sender, vector = messages[position]
+            if norm(vector) > norm(own):
+                clipped[position] = Message(sender, vector / norm(vector) * norm(own))
+        return mean_of(own, clipped, here)
+    distances = {position: norm(messages[position].vector - own) for position in here}
+    radius = clipping_radius(tau, sorted(distances.values()))
+    weights = np.zeros(len(messages))
+    step = np.zeros_like(own)
+    magnitude = np.abs(own)
+    for position in here:
+        distance = distances[position]
+        factor = 1.0 if distance <= radius else radius / distance
+        weights[position] = factor / len(here)
+        clipped_step = (messages[position].vector - own) * factor / len(here)
+        step = step + clipped_step
+        magnitude = magnitude + np.abs(clipped_step)
+    return Answer(own + step, weights, magnitude)
+
+
+def clipping_radius(tau: float | str, distances: Sequence[float]) -> float:
+    """A fixed radius, or one of the ascending distances: their median or the second largest (He et al., code)."""
+    if not distances:
+        return 0.0
+    if tau == "median":
+        return middle(distances)
+    if tau == "second_largest":
+        return distances[max(0, len(distances) - 2)]
+    return float(tau)
+
+
+def balance(
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    gamma: float = 0.3,
+    kappa: float = 1.0,
+    progress: Callable[[int, int], float] = lambda t, total: t / total,
+    t: int = 0,
+    total: int = 1,
+    **_: Any,
+) -> Answer:
+    """Eq. 3 and Alg. 3: average the w_j with ||own - w_j|| <= gamma * exp(-kappa * lambda(t)) * ||own||."""
+    decay = math.exp(-kappa * progress(t, total)) if kappa else 1.0
+    threshold = gamma * decay * norm(own)
+    accepted = [p for p in present(messages) if norm(own - messages[p].vector) <= threshold]
+    return mean_of(own, messages, accepted)
+
+
+def balance_median(own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any) -> Answer:
+    """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; average the w_j with q_j <= min(med q, gamma).
+
+    Written without the division, so that own = 0 accepts copies of own only.
+    """
+    here = present(messages)
+    distances = {p: norm(own - messages[p].vector) for p in here}
+    if not here:
+        return mean_of(own, messages, [])
+    threshold = min(middle(sorted(distances.values())), gamma * norm(own))
+    return mean_of(own, messages, [p for p in here if distances[p] <= threshold])
+
+
+def learn(
+    own: Vector,
+    update: Vector,
+    exchange: Callable[[Vector], Sequence[Sequence[Message]]],
+    *,
+    t: int,
+    tolerated: Sequence[int],
+    own_update: str = "included",
+    alpha: float = 0.5,
+) -> tuple[Vector, list[Answer]]:
+    """Sec. 6.1.2, LEARN, for all clients: ceil(log2(t + 1)) exchanges of updates, then one of models.
+
+    ``exchange`` takes what every client sends, (n, d), and gives what every client received. Returns w^{t+1/2}, (n, d),
+    and the trimmed mean of the received w_j^{t+1/2} of every client.
+    """
+    current = update
+    for _ in range(math.ceil(math.log2(t + 1))):
+        inboxes = exchange(current)
+        current = np.stack(
+            [
+                combined_update(current[i], inboxes[i], int(tolerated[i]), own_update=own_update, alpha=alpha)
+                for i in range(len(own))
+            ]
+        )
+    intermediate = own - update + current
+    inboxes = exchange(intermediate)
+    return intermediate, [
+        trimmed_mean(intermediate[i], inboxes[i], tolerated=int(tolerated[i])) for i in range(len(own))
+    ]
+
+
+def combined_update(
+    mine: Vector, messages: Sequence[Message], tolerated: int, *, own_update: str, alpha: float
+) -> Vector:
+    """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed."""
+    if own_update == "included":
+        return trimmed_mean(mine, [*messages, Message(-1, mine)], tolerated=tolerated).model
+    others = trimmed_mean(mine, messages, tolerated=tolerated).model
+    return alpha * mine + (1 - alpha) * others if own_update == "mixed" else others
+
+
+REFERENCES: dict[str, Callable[..., Answer]] = {
+    "FedAvg": fedavg,
+    "Krum": krum,
+    "TrimmedMean": trimmed_mean,
+    "Median": median,
+    "FLTrust": fltrust,
+    "UBAR": ubar,
+    "SCClip": scclip,
+    "Balance": balance,
+    "BalanceMedian": balance_median,
+}
+
+
+def reference_all(
+    reference: Callable[..., Answer],
+    own: Tensor,
+    inbox: Any,
+    receivers: Iterable[int] | None = None,
+    **inputs: Any,
+) -> dict[int, Answer]:
+    """The reference for every client (or the given ones), with weights spread over the slots of the inbox."""
+    chosen = range(len(own)) if receivers is None else receivers
+    return {i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen}
+
+
+def reference_one(reference: Callable[..., Answer], own: Tensor, inbox: Any, i: int, **inputs: Any) -> Answer:
+    """The reference for receiver ``i`` of an inbox, whose own model is ``own (d,)``."""
+    slots = [s for s in range(inbox.mask.shape[1]) if bool(inbox.mask[i, s])]
+    answer = reference(array(own), messages_of(inbox, i), **inputs)
+    if answer.weights is None:
+        return answer
+    spread = np.zeros(inbox.mask.shape[1])
+    spread[slots] = answer.weights
+    return answer._replace(weights=spread)
+
+
+def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
+    """Round inputs of all clients, as client ``i`` sees them; losses become a function from arrays to arrays."""
+    mine = dict(inputs)
+    if isinstance(mine.get("tolerated"), Tensor):
+        mine["tolerated"] = int(mine["tolerated"][i])
+    if isinstance(mine.get("samples"), Tensor):
+        mine["samples"] = array(mine["samples"])
+    if "loss_of" in mine:
+        mine["loss_of"] = _loss_of_client(inputs["loss_of"], i)
+    return mine
+
+
+def _loss_of_client(loss_of: Callable[[Tensor, Tensor], Tensor], i: int) -> Callable[[Vector], Vector]:
+    import torch
+
+    def losses(models: Vector) -> Vector:
+        return array(loss_of(torch.from_numpy(models), torch.full((len(models),), i)))
+
+    return losses
+
+
+def messages_of(inbox: Any, i: int) -> list[Message]:
+    """What receiver ``i`` of an inbox was sent, slot by slot, NaN and infinities included."""
+    return [
+        Message(int(inbox.senders[i, s]), array(inbox.bank[inbox.slots[i, s]]))
+        for s in range(inbox.mask.shape[1])
+        if bool(inbox.mask[i, s])
+    ]
+
+
+def present(messages: Sequence[Message]) -> list[int]:
+    """The positions of the messages that a rule may look at: those without NaN and infinities."""
+    return [position for position, message in enumerate(messages) if np.isfinite(message.vector).all()]
+
+
+def mean_of(own: Vector, messages: Sequence[Message], positions: Sequence[int]) -> Answer:
+    """The mean of the chosen messages, or own if there are none."""
+    weights = np.zeros(len(messages))
+    for position in positions:
+        weights[position] = 1 / len(positions)
+    return weighted_sum(own, messages, weights)
+
+
+def weighted_sum(own: Vector, messages: Sequence[Message], weights: Vector) -> Answer:
+    """The sum of weighted messages, or own if nothing has weight."""
+    if not weights.any():
+        return Answer(own.copy(), weights, np.abs(own))
+    used = [position for position in range(len(messages)) if weights[position] > 0]
+    model = sum(weights[p] * messages[p].vector for p in used)
+    magnitude = sum(weights[p] * np.abs(messages[p].vector) for p in used)
+    return Answer(model, weights, magnitude)
+
+
+def middle(ascending: Sequence[float]) -> float:
+    """The median of sorted numbers: the middle one, or the mean of the two in the middle."""
+    return (ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]) / 2
+
+
+def norm(vector: Vector) -> float:
+    """The Euclidean norm."""
+    return math.sqrt(float(np.sum(vector * vector)))
+
+
+def array(tensor: Tensor) -> Vector:
+    """A tensor as a float64 array."""
+    return tensor.detach().double().numpy()

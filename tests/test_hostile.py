@@ -1,0 +1,577 @@
+"""What an attacker, or a mistake, may pass to a rule, and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from tests import laws
+from tests.cases import LEARNS, RULES
+from tests.graphs import deliver, models_of, regular, round_inputs
+from tests.references import REFERENCES, Answer, array, reference_one
+
+D = 6
+OWN = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.25])
+HONEST = OWN + 0.1 * torch.tensor(
+    [
+        [1.0, 2.0, -1.0, 0.0, 1.0, 3.0],
+        [-2.0, 1.0, 1.0, 1.0, -1.0, 0.0],
+        [0.0, -1.0, 2.0, -3.0, 1.0, 1.0],
+        [1.0, 1.0, 1.0, 2.0, 2.0, -2.0],
+    ]
+)
+
+every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+every_learn = pytest.mark.parametrize("rule", LEARNS.values(), ids=LEARNS)
+
+FINITE = {
+    "3e38": torch.full((D,), 3e38),
+    "-3e38": torch.full((D,), -3e38),
+    "one 3e38": torch.tensor([0.0, 0.0, 3e38, 0.0, 0.0, 0.0]),
+    "1e30": torch.full((D,), 1e30),
+    "aligned 1e30": OWN * 1e30,
+    "subnormal": torch.full((D,), 1e-40),
+    "aligned subnormal": OWN * 1e-40,
+    "zeros": torch.zeros(D),
+    "negative zeros": -torch.zeros(D),
+    "copy": OWN.clone(),
+    "negated": -OWN,
+}
+ABSENT = {
+    "nan": torch.full((D,), torch.nan),
+    "one nan": torch.tensor([1.0, -2.0, torch.nan, 3.0, -1.0, 0.25]),
+    "inf": torch.full((D,), torch.inf),
+    "-inf": torch.full((D,), -torch.inf),
+    "inf and nan": torch.tensor([torch.inf, torch.nan, -torch.inf, 0.0, 0.0, 0.0]),
+}
+
+
+def loss_of(models: Tensor, clients: Tensor | None = None) -> Tensor:
+    """Prefers models a little beyond own."""
+    return (models.double() - 1.05 * OWN.double()).square().sum(-1)
+
+
+INPUTS: dict[str, Any] = {
+    "t": 2,
+    "total": 8,
+    "tolerated": 1,
+    "samples": torch.tensor([3, 1, 4, 1, 5, 9]),
+    "loss_of": loss_of,
+}
+
+
+def reference(rule: Any, own: Tensor, received: Tensor, **inputs: Any) -> Answer:
+    options = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    inputs = options | INPUTS | {"loss_of": lambda models: array(loss_of(torch.from_numpy(models)))} | inputs
+    one = eq.Inbox(received.detach(), torch.arange(len(received))[None])
+    return reference_one(REFERENCES[type(rule).__name__], own, one, 0, **inputs)
+
+
+def assert_agrees(out: eq.Aggregated, answer: Answer) -> None:
+    assert out.model.isfinite().all()
+    allowed = 1e-5 * np.maximum(np.abs(answer.model), answer.magnitude) + 1e-44
+    assert (np.abs(array(out.model) - answer.model) <= allowed).all(), f"{out.model}, expected {answer.model}"
+    if answer.weights is None:
+        assert out.weights is None
+    else:
+        np.testing.assert_array_equal(array(out.weights) != 0, answer.weights != 0)
+        np.testing.assert_allclose(array(out.weights), answer.weights, rtol=1e-5, atol=1e-42)
+
+
+# Hostile messages
+
+
+@every_rule
+@pytest.mark.parametrize("position", [0, 4])
+@pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
+def test_a_finite_message(rule: Any, message: Tensor, position: int) -> None:
+    received = torch.cat([HONEST[:position], message[None], HONEST[position:]])
+    assert_agrees(rule(OWN, received, **INPUTS), reference(rule, OWN, received))
+
+
+@every_rule
+@pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
+def test_nothing_but_a_finite_message(rule: Any, message: Tensor) -> None:
+    received = message.expand(3, D)
+    assert_agrees(rule(OWN, received, **INPUTS), reference(rule, OWN, received))
+
+
+@every_rule
+@pytest.mark.parametrize("position", [0, 4])
+@pytest.mark.parametrize("message", ABSENT.values(), ids=ABSENT)
+def test_an_unreadable_message_is_absent(rule: Any, message: Tensor, position: int) -> None:
+    received = torch.cat([HONEST[:position], message[None], HONEST[position:]])
+    inputs = INPUTS | {"samples": torch.ones(5)}
+    out, without = rule(OWN, received, **inputs), rule(OWN, HONEST, **inputs)
+    torch.testing.assert_close(out.model, without.model)
+    if without.weights is not None:
+        assert out.weights[position] == 0
+        torch.testing.assert_close(torch.cat([out.weights[:position], out.weights[position + 1 :]]), without.weights)
+
+
+@every_rule
+def test_nothing_but_unreadable_messages(rule: Any) -> None:
+    received = torch.stack([*ABSENT.values()])
+    out = rule(OWN, received, **INPUTS)
+    assert torch.equal(out.model, OWN)
+    assert out.weights is None or not out.weights.any()
+
+
+REJECTING = {
+    name: RULES[name] for name in RULES if isinstance(RULES[name], eq.Balance | eq.BalanceMedian | eq.Krum | eq.UBAR)
+}
+
+
+@pytest.mark.parametrize("rule", REJECTING.values(), ids=REJECTING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e30, 3e38, -3e38])
+@pytest.mark.parametrize("d", [1, 5000])
+def test_huge_messages_are_rejected(rule: Any, dtype: torch.dtype, size: float, d: int) -> None:
+    """No overflow decides: a message at 3e38 is far, not at infinity and not at NaN."""
+    own = torch.ones(d, dtype=dtype)
+    received = torch.stack([torch.full_like(own, value) for value in (size, 1.05, 1.06, 1.07, 1.08)])
+    out = rule(own, received, **INPUTS | {"loss_of": lambda models: (models[:, 0].double() - 1.1).abs()})
+    assert out.weights[0] == 0
+    assert out.weights.sum() == pytest.approx(1)
+    assert 1.05 - 1e-5 <= out.model.min() <= out.model.max() <= 1.08 + 1e-5
+
+
+@every_rule
+def test_the_largest_float64_messages(rule: Any) -> None:
+    """Messages whose squares overflow float64 too are neither NaN nor accepted by rules that reject."""
+    own, honest = OWN.double(), HONEST.double()
+    received = torch.cat([torch.full((1, D), 1e300, dtype=torch.float64), honest])
+    out = rule(own, received, **INPUTS)
+    assert out.model.isfinite().all()
+    if isinstance(rule, eq.Balance | eq.BalanceMedian | eq.Krum | eq.UBAR):
+        assert out.weights[0] == 0
+        received[0] = 1e100  # as far as the reference can go
+        torch.testing.assert_close(out.model, torch.from_numpy(reference(rule, own, received).model))
+
+
+def test_unreadable_messages_can_be_let_through() -> None:
+    received = torch.stack([OWN, ABSENT["one nan"]])
+    slots = torch.tensor([[0, 1]])
+    assert eq.FedAvg()(OWN, eq.Inbox(received, slots, keep_nonfinite=True)).model.isnan().tolist() == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert torch.equal(eq.FedAvg()(OWN, eq.Inbox(received, slots)).model, OWN)
+
+
+WIRE = [
+    HONEST[0],
+    "gossip",
+    None,
+    HONEST[1].double(),
+    OWN[:3],
+    torch.arange(D),
+    torch.zeros(D, dtype=torch.bool),
+    torch.zeros(D, dtype=torch.complex64),
+    torch.empty(D, device="meta"),
+    HONEST[2].reshape(2, 3),
+    HONEST[3].clone().requires_grad_(),
+    torch.tensor(1.0),
+    torch.zeros(0),
+    HONEST[0].tolist(),
+    torch.eye(D).to_sparse()[0],
+    np.zeros(D, dtype=np.float32),
+]
+
+
+@every_rule
+def test_messages_off_the_wire(rule: Any) -> None:
+    """What is not a model of the right size is absent; the others count as they are."""
+    inbox = eq.Inbox.collect(WIRE, like=OWN)
+    good = [0, 3, 9, 10]
+    assert inbox.mask[0].nonzero().flatten().tolist() == good
+    inputs = INPUTS | {"samples": torch.ones(len(WIRE))}
+    out, expected = rule(OWN, inbox, **inputs), rule(OWN, HONEST, **inputs)
+    torch.testing.assert_close(out.model, expected.model)
+    if expected.weights is not None:
+        torch.testing.assert_close(out.weights[good], expected.weights)
+        assert out.weights.sum() == pytest.approx(expected.weights.sum())
+
+
+@every_rule
+def test_nothing_came_off_the_wire(rule: Any) -> None:
+    out = rule(OWN, eq.Inbox.collect([], like=OWN), **INPUTS)
+    assert torch.equal(out.model, OWN)
+    assert out.weights is None or out.weights.shape == (0,)
+
+
+def test_a_message_too_large_for_own_dtype_is_absent() -> None:
+    """1e300 is infinite in float32, whatever it was on the wire."""
+    inbox = eq.Inbox.collect([HONEST[0], torch.full((D,), 1e300, dtype=torch.float64)], like=OWN)
+    out = eq.FedAvg()(OWN, inbox)
+    assert torch.equal(out.model, HONEST[0])
+    assert out.weights.tolist() == [1, 0]
+
+
+def test_senders_off_the_wire_break_ties() -> None:
+    inbox = eq.Inbox.collect([HONEST[0], HONEST[1]], like=OWN, senders=[9, 4])
+    assert torch.equal(eq.Krum(tolerated=0)(OWN, inbox).model, HONEST[1])
+
+
+@every_rule
+def test_hidden_slots_mean_nothing(rule: Any) -> None:
+    """Where the mask is False, slots may be no rows at all."""
+    slots = torch.tensor([[99, 0, 1, -7, 2, 3]])
+    mask = (slots >= 0) & (slots < 4)
+    inbox = eq.Inbox(HONEST, slots, mask, torch.tensor([[-1, 0, 1, -1, 2, 3]]))
+    out, expected = rule(OWN, inbox, **INPUTS), rule(OWN, HONEST, **INPUTS)
+    torch.testing.assert_close(out.model, expected.model)
+    if expected.weights is not None:
+        torch.testing.assert_close(out.weights[mask[0]], expected.weights)
+        assert not out.weights[~mask[0]].any()
+
+
+# Tensors as they come
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers, every second in memory and in another order of dimensions."""
+    wide = torch.full((*x.shape, 2), torch.nan)
+    wide[..., 0] = x
+    return wide[..., 0]
+
+
+@every_rule
+@pytest.mark.parametrize("layout", [strided, lambda x: x.t().contiguous().t() if x.dim() == 2 else x.flip(0).flip(0)])
+def test_layout_means_nothing(rule: Any, layout: Any) -> None:
+    out = rule(layout(OWN), layout(HONEST), **INPUTS)
+    expected = rule(OWN, HONEST, **INPUTS)
+    torch.testing.assert_close(out.model, expected.model)
+    assert out.model.is_contiguous()
+    if expected.weights is not None:
+        torch.testing.assert_close(out.weights, expected.weights)
+
+
+@every_rule
+def test_layout_means_nothing_in_a_batch(rule: Any) -> None:
+    graph = regular(6, 3)
+    own = models_of(graph, D, torch.float32)
+    inbox, inputs = deliver(graph, own), round_inputs(graph, own)
+    expected = rule(own, inbox, **inputs)
+    out = rule(strided(own), laws.with_bank(inbox, own.t().contiguous().t()), **inputs)
+    torch.testing.assert_close(out.model, expected.model)
+
+
+@every_rule
+def test_received_may_alias_own(rule: Any) -> None:
+    """Own is a row of what was received, in the same memory."""
+    stack = torch.cat([OWN[None], HONEST])
+    before = stack.clone()
+    out = rule(stack[0], stack, **INPUTS)
+    assert torch.equal(stack, before)
+    assert_agrees(out, reference(rule, OWN.clone(), before))
+    out.model.fill_(7.0)
+    assert torch.equal(stack, before)
+
+
+@every_rule
+def test_one_message_does_not_alias_the_result(rule: Any) -> None:
+    """Writing to the aggregate never writes to a message or to own."""
+    for received in (HONEST[:1].clone(), HONEST[:0]):
+        own, before = OWN.clone(), received.clone()
+        rule(own, received, **INPUTS).model.fill_(7.0)
+        assert torch.equal(received, before)
+        assert torch.equal(own, OWN)
+
+
+@every_rule
+def test_autograd_is_off(rule: Any) -> None:
+    own, received = OWN.clone().requires_grad_(), HONEST.clone().requires_grad_()
+    out = rule(own, received, **INPUTS)
+    assert not out.model.requires_grad
+    assert out.weights is None or not out.weights.requires_grad
+    assert own.grad is None
+    assert received.grad is None
+    assert torch.is_grad_enabled()
+    assert_agrees(out, reference(rule, OWN, HONEST))
+
+
+@every_rule
+def test_expanded_and_read_only_own(rule: Any) -> None:
+    """All clients may share one model in memory."""
+    graph = regular(6, 3)
+    models = models_of(graph, D, torch.float32)
+    own = OWN.expand(6, D)
+    inbox, inputs = deliver(graph, models), round_inputs(graph, models)
+    torch.testing.assert_close(rule(own, inbox, **inputs).model, rule(own.clone(), inbox, **inputs).model)
+
+
+# Own models out of the ordinary
+
+
+@every_rule
+def test_zero_own(rule: Any) -> None:
+    own = torch.zeros(D)
+    received = torch.cat([HONEST, torch.zeros(1, D)])
+    assert_agrees(rule(own, received, **INPUTS), reference(rule, own, received))
+
+
+@every_rule
+@pytest.mark.parametrize("factor", [2.0**-100, 2.0**-120, 2.0**90, 2.0**120], ids=["2^-100", "2^-120", "2^90", "2^120"])
+def test_tiny_and_huge_own(rule: Any, factor: float) -> None:
+    """Squares under- and overflow float32; nothing else may change."""
+    own, inbox = OWN[None], eq.Inbox(HONEST, torch.arange(4)[None])
+    inputs = INPUTS | {"loss_of": lambda models, clients: loss_of(models / models[0].abs().max() * OWN.abs().max())}
+    if isinstance(rule, eq.UBAR):
+        inputs["loss_of"] = lambda models, clients: torch.zeros(len(models))
+    laws.scale(rule, own, inbox, factor, **inputs)
+
+
+@every_rule
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_own_must_be_finite(rule: Any, value: float) -> None:
+    own = OWN.clone()
+    own[2] = value
+    with pytest.raises(ValueError, match="own"):
+        rule(own, HONEST, **INPUTS)
+
+
+@every_rule
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_broken_client_harms_no_other(rule: Any, value: float) -> None:
+    """In a batch, an own model that is not finite is that client's trouble."""
+    graph = regular(10, 4)
+    own = models_of(graph, 17, torch.float32)
+    inbox, inputs = deliver(graph, own), round_inputs(graph, own)
+    broken = own.clone()
+    broken[3, 5] = value
+    out, expected = rule(broken, inbox, **inputs), rule(own, inbox, **inputs)
+    others = torch.arange(10) != 3
+    torch.testing.assert_close(out.model[others], expected.model[others])
+    if expected.weights is not None:
+        torch.testing.assert_close(out.weights[others], expected.weights[others])
+
+
+@every_rule
+def test_a_broken_client_is_not_heard(rule: Any) -> None:
+    """Where the broken model is also what that client sends, its neighbours do without."""
+    graph = regular(10, 4)
+    own = models_of(graph, 17, torch.float32)
+    own[3, 5] = torch.nan
+    inbox, inputs = deliver(graph, own), round_inputs(graph, own.nan_to_num(0.0))
+    shared = eq.Inbox(own, inbox.slots.where(inbox.mask, 0), inbox.mask, inbox.senders)
+    spoken = eq.Inbox(own, shared.slots, inbox.mask & (inbox.senders != 3), inbox.senders)
+    out, expected = rule(own, shared, **inputs), rule(own.nan_to_num(0.0), spoken, **inputs)
+    others = torch.arange(10) != 3
+    assert out.model[others].isfinite().all()
+    torch.testing.assert_close(out.model[others], expected.model[others])
+
+
+# Wrong arguments
+
+
+WRONG_SHAPES = {
+    "another d": (OWN, HONEST[:, :4], "received|own"),
+    "a list": (OWN, list(HONEST), "received"),
+    "one message without k": (OWN, HONEST[0], "received"),
+    "three dimensions": (OWN, HONEST[None], "received"),
+    "integers": (OWN, HONEST.long(), "received"),
+    "integer own": (OWN.long(), HONEST, "own"),
+    "own with three dimensions": (HONEST[None], HONEST, "own"),
+    "own of no dimension": (OWN[0], HONEST, "own"),
+    "another dtype": (OWN.double(), HONEST, "own|received|dtype"),
+    "own is a list": (OWN.tolist(), HONEST, "own"),
+    "received is None": (OWN, None, "received"),
+    "many own, one inbox": (HONEST, eq.Inbox(HONEST, torch.tensor([[0, 1]])), "own"),
+    "one own, many inboxes": (OWN, eq.Inbox(HONEST, torch.tensor([[0, 1], [2, 3]])), "own"),
+    "many own, a stack": (HONEST, HONEST, "received|own|[Ii]nbox"),
+    "bank of another d": (HONEST, eq.Inbox(HONEST[:, :4], torch.arange(4)[:, None]), "own"),
+    "bank of another dtype": (HONEST, eq.Inbox(HONEST.double(), torch.arange(4)[:, None]), "own|dtype"),
+}
+
+
+@every_rule
+@pytest.mark.parametrize("wrong", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_wrong_shapes(rule: Any, wrong: tuple[Any, Any, str]) -> None:
+    own, received, match = wrong
+    with pytest.raises(ValueError, match=match):
+        rule(own, received, **INPUTS)
+
+
+MISSING = {
+    "t": (eq.Balance(), {"total": 8}, r"\bt\b"),
+    "total": (eq.Balance(), {"t": 2}, "total"),
+    "krum's tolerated": (eq.Krum(), {}, "tolerated"),
+    "trimmed mean's tolerated": (eq.TrimmedMean(), {}, "tolerated"),
+    "ubar's tolerated": (eq.UBAR(), {"loss_of": loss_of}, "tolerated"),
+    "loss_of": (eq.UBAR(tolerated=1), {}, "loss_of"),
+    "samples": (eq.FedAvg(weighted=True), {}, "samples"),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING.values(), ids=MISSING)
+def test_missing_inputs(missing: tuple[Any, dict[str, Any], str]) -> None:
+    rule, inputs, name = missing
+    with pytest.raises(TypeError, match=name):
+        rule(OWN, HONEST, **inputs)
+
+
+@pytest.mark.parametrize("name", ["update", "t", "tolerated"])
+def test_missing_inputs_of_learn(name: str) -> None:
+    inputs = {"update": 0.1 * OWN, "t": 1, "tolerated": 1}
+    del inputs[name]
+    with pytest.raises(TypeError, match=rf"\b{name}\b"):
+        eq.converse(eq.LEARN(), OWN, lambda sent: HONEST, **inputs)
+
+
+@every_learn
+def test_learn_is_not_a_plain_rule(rule: Any) -> None:
+    assert not callable(rule)
+
+
+WRONG_INPUTS = {
+    "t is total": (eq.Balance(), {"t": 8}, r"\bt\b"),
+    "t beyond total": (eq.Balance(), {"t": 9}, r"\bt\b"),
+    "t negative": (eq.Balance(), {"t": -1}, r"\bt\b"),
+    "krum: negative": (eq.Krum(), {"tolerated": -1}, "tolerated"),
+    "krum: negative for one": (eq.Krum(), {"tolerated": torch.tensor([-1])}, "tolerated"),
+    "krum: too many": (eq.Krum(), {"tolerated": torch.tensor([1, 2])}, "tolerated"),
+    "krum: two dimensions": (eq.Krum(), {"tolerated": torch.tensor([[1]])}, "tolerated"),
+    "krum: fractions": (eq.Krum(), {"tolerated": torch.tensor([0.5])}, "tolerated"),
+    "trimmed mean: negative": (eq.TrimmedMean(), {"tolerated": -1}, "tolerated"),
+    "trimmed mean: too many": (eq.TrimmedMean(), {"tolerated": torch.tensor([1, 2])}, "tolerated"),
+    "ubar: negative": (eq.UBAR(), {"tolerated": -1}, "tolerated"),
+    "ubar: wrong number of losses": (eq.UBAR(), {"loss_of": lambda models: torch.zeros(1)}, "loss_of"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_INPUTS.values(), ids=WRONG_INPUTS)
+def test_wrong_inputs(wrong: tuple[Any, dict[str, Any], str]) -> None:
+    rule, inputs, name = wrong
+    with pytest.raises(ValueError, match=name):
+        rule(OWN, HONEST, **INPUTS | inputs)
+
+
+WRONG_OPTIONS = {
+    "gamma negative": (lambda: eq.Balance(gamma=-0.1), "gamma"),
+    "gamma NaN": (lambda: eq.Balance(gamma=float("nan")), "gamma"),
+    "gamma infinite": (lambda: eq.Balance(gamma=float("inf")), "gamma"),
+    "kappa negative": (lambda: eq.Balance(kappa=-1.0), "kappa"),
+    "kappa NaN": (lambda: eq.Balance(kappa=float("nan")), "kappa"),
+    "kappa infinite": (lambda: eq.Balance(kappa=float("inf")), "kappa"),
+    "median's gamma negative": (lambda: eq.BalanceMedian(gamma=-0.1), "gamma"),
+    "median's gamma NaN": (lambda: eq.BalanceMedian(gamma=float("nan")), "gamma"),
+    "krum's tolerated": (lambda: eq.Krum(tolerated=-1)(OWN, HONEST), "tolerated"),
+    "trimmed mean's tolerated": (lambda: eq.TrimmedMean(tolerated=-1)(OWN, HONEST), "tolerated"),
+    "ubar's tolerated": (lambda: eq.UBAR(tolerated=-1)(OWN, HONEST, loss_of=loss_of), "tolerated"),
+    "learn's tolerated": (
+        lambda: eq.converse(eq.LEARN(tolerated=-1), OWN, lambda sent: HONEST, update=OWN, t=1),
+        "tolerated",
+    ),
+    "empty": (lambda: eq.UBAR(empty="worst"), "empty"),
+    "tau": (lambda: eq.SCClip(tau="mean"), "tau"),
+    "tau negative": (lambda: eq.SCClip(tau=-1.0), "tau"),
+    "tau NaN": (lambda: eq.SCClip(tau=float("nan")), "tau"),
+    "mode": (lambda: eq.SCClip(mode="angle"), "mode"),
+    "own_update": (lambda: eq.LEARN(own_update="doubled"), "own_update"),
+    "alpha": (lambda: eq.LEARN(own_update="mixed", alpha=1.5), "alpha"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_wrong_options(wrong: tuple[Any, str]) -> None:
+    build, name = wrong
+    with pytest.raises(ValueError, match=name):
+        build()
+
+
+def test_per_client_needs_a_rule_for_every_client() -> None:
+    inbox = eq.Inbox(HONEST, torch.tensor([[1], [0], [3], [2]]))
+    with pytest.raises(ValueError, match="rules"):
+        eq.PerClient([eq.FedAvg(), eq.Median()])(HONEST, inbox)
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"), [(eq.Krum(strict=True), 1), (eq.TrimmedMean(strict=True), 1)], ids=["krum", "trimmed-mean"]
+)
+def test_strict_rules_refuse_what_they_cannot_tolerate(rule: Any, most: int) -> None:
+    """Of four messages Krum tolerates 4 - f - 2 >= 1, so f = 1; the trimmed mean 2 f < 4, so f = 1."""
+    lenient = dataclasses.replace(rule, strict=False)
+    assert torch.equal(rule(OWN, HONEST, tolerated=most).model, lenient(OWN, HONEST, tolerated=most).model)
+    with pytest.raises(ValueError, match="tolerated"):
+        rule(OWN, HONEST, tolerated=most + 1)
+    assert lenient(OWN, HONEST, tolerated=most + 1).model.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", [eq.Krum(strict=True), eq.TrimmedMean(strict=True)], ids=["krum", "trimmed-mean"])
+def test_strict_counts_neighbours_not_what_can_be_read(rule: Any) -> None:
+    """An attacker that sends NaN cannot make its receiver raise; a client without neighbours need not tolerate any."""
+    received = torch.cat([HONEST[:3], ABSENT["nan"][None]])
+    assert rule(OWN, received, tolerated=1).model.isfinite().all()
+    assert torch.equal(rule(OWN, HONEST[:0], tolerated=1).model, OWN)
+
+
+@pytest.mark.parametrize("rule", [eq.Krum(strict=True), eq.TrimmedMean(strict=True)], ids=["krum", "trimmed-mean"])
+def test_strict_in_a_batch(rule: Any) -> None:
+    slots = torch.tensor([[1, 2, 3, 0]] * 4)
+    mask = torch.tensor([[True] * 4, [True] * 4, [True] + [False] * 3, [False] * 4])
+    inbox = eq.Inbox(HONEST, slots, mask)
+    with pytest.raises(ValueError, match="tolerated"):
+        rule(HONEST, inbox, tolerated=1)
+    fair = eq.Inbox(HONEST, slots, mask & (torch.arange(4) != 2)[:, None])
+    assert torch.equal(rule(HONEST, fair, tolerated=torch.tensor([1, 1, 0, 0])).model[2:], HONEST[2:])
+
+
+@pytest.mark.parametrize("count", [1, torch.tensor(1), torch.tensor([1])], ids=["int", "scalar", "vector"])
+def test_tolerated_may_be_a_number_or_a_tensor(count: Any) -> None:
+    expected = eq.TrimmedMean(tolerated=1)(OWN, HONEST).model
+    assert torch.equal(eq.TrimmedMean()(OWN, HONEST, tolerated=count).model, expected)
+    assert not torch.equal(eq.TrimmedMean(tolerated=0)(OWN, HONEST).model, expected)
+
+
+@every_rule
+def test_rules_ignore_what_they_do_not_need(rule: Any) -> None:
+    out = rule(OWN, HONEST, **INPUTS, update=OWN, generator=torch.Generator(), state=None, weather="fine")
+    assert torch.equal(out.model, rule(OWN, HONEST, **INPUTS).model)
+
+
+# LEARN
+
+
+@every_learn
+@pytest.mark.parametrize("message", ABSENT.values(), ids=ABSENT)
+def test_learn_does_not_hear_unreadable_messages(rule: Any, message: Tensor) -> None:
+    inputs = {"update": 0.1 * OWN, "t": 3, "tolerated": 1}
+    with_it = eq.converse(rule, OWN, lambda sent: torch.cat([message[None], HONEST]), **inputs)
+    without = eq.converse(rule, OWN, lambda sent: HONEST, **inputs)
+    torch.testing.assert_close(with_it[0], without[0])
+    torch.testing.assert_close(with_it[1].model, without[1].model)
+
+
+@every_learn
+@pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
+def test_learn_trims_hostile_messages(rule: Any, message: Tensor) -> None:
+    """With one tolerated of five, everything stays between what the others sent, own update included or not."""
+    heard = torch.cat([message[None], HONEST])
+    intermediate, out = eq.converse(rule, OWN, lambda sent: heard, update=OWN, t=3, tolerated=1)
+    everything = torch.cat([HONEST, OWN[None]])
+    for model in (intermediate, out.model):
+        assert (model >= everything.min(0).values - 1e-5).all()
+        assert (model <= everything.max(0).values + 1e-5).all()
+
+
+def test_learn_keeps_update_and_own() -> None:
+    own, update = OWN.clone(), (0.1 * OWN).clone()
+    eq.converse(eq.LEARN(tolerated=1), own, lambda sent: HONEST, update=update, t=5)
+    assert torch.equal(own, OWN)
+    assert torch.equal(update, 0.1 * OWN)
+
+
+def test_learn_needs_an_update_shaped_like_own() -> None:
+    with pytest.raises(ValueError, match="update"):
+        eq.converse(eq.LEARN(tolerated=1), OWN, lambda sent: HONEST, update=OWN[:3], t=5)
