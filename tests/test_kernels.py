@@ -45,7 +45,7 @@ def direct(own: Tensor, inbox: Inbox) -> Tensor:
 
 
 @pytest.mark.usefixtures("fast_or_small")
-@pytest.mark.parametrize("d", [3, 5000])
+@pytest.mark.parametrize("d", [3, 5000, 20001])
 @pytest.mark.parametrize("spread", [1.0, 1e-4, 1e-6])
 def test_squared_distances_hold_1e_6_near_consensus(graph: Topology, d: int, spread: float) -> None:
     models = near_consensus(graph.n, d, spread)
@@ -107,8 +107,9 @@ def test_the_rows_of_one_receiver_are_never_mixed_up_with_those_of_another() -> 
 
 @pytest.mark.usefixtures("fast_or_small")
 @pytest.mark.parametrize("outlier", [-1.0, 1e20, 1e-30, 0.0])
-def test_cosines(graph: Topology, outlier: float) -> None:
-    models = torch.randn(graph.n, 5000, generator=torch.Generator().manual_seed(3))
+@pytest.mark.parametrize("d", [5000, 70001])
+def test_cosines(graph: Topology, outlier: float, d: int) -> None:
+    models = torch.randn(graph.n, d, generator=torch.Generator().manual_seed(3))
     models[1] *= outlier
     inbox = graph.deliver(models)
     unit = torch.nn.functional.normalize(models.double(), dim=1, eps=0).nan_to_num()

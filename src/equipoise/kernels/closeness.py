@@ -43,9 +43,15 @@ def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     return torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_((receivers, columns), fast)
 
 
-def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around: Tensor) -> Tensor:
-    """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there."""
-    receivers, columns = (_is_close(measured, around) & inbox.present).nonzero(as_tuple=True)
+def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around: Tensor, least: int = 2) -> Tensor:
+    """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there.
+
+    Where ``around`` is one of the distances itself, nothing hangs on it unless ``least`` two are close.
+    """
+    close = _is_close(measured, around) & inbox.present
+    receivers, columns = (close & (close.sum(1, keepdim=True) >= least)).nonzero(as_tuple=True)
+    if not len(receivers):
+        return measured
     exact = _careful(own, sizes, inbox, receivers, inbox.slots[receivers, columns])
     return measured.index_put((receivers, columns), exact)
 
@@ -53,9 +59,10 @@ def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around
 def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
     """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
     limits = factor * sizes
-    exact = sharpened(own, inbox, sizes, measured, limits)
+    exact = sharpened(own, inbox, sizes, measured, limits, least=1)
     close = _is_close(measured, limits).any(1).nonzero().flatten()
-    limits[close] = factor * careful_norms(own, close)
+    if len(close):
+        limits[close] = factor * careful_norms(own, close)
     return (exact <= limits[:, None]) & inbox.present
 
 

@@ -104,7 +104,7 @@ def _evaluate(loss_of: LossOf, models: Tensor, rows: Tensor, clients: Tensor) ->
     """Losses of some rows on the data of some clients, a few at a time."""
     found = [models.new_empty(0, dtype=torch.float64)]
     for asked in chunks(len(rows), models.shape[1], BUDGET):
-        losses = loss_of(models[rows[asked]], clients[asked])
+        losses = loss_of(models.index_select(0, rows[asked]), clients[asked])
         if not isinstance(losses, Tensor) or losses.shape != rows[asked].shape:
             raise ValueError(
                 f"loss_of must return one loss per model {tuple(rows[asked].shape)}, found {describe(losses)}"
