@@ -135,7 +135,7 @@ class Inbox:
     @cached_property
     def finite(self) -> Tensor:
         """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
-        return kernels.are_finite(self.bank)
+        return self.bank_norms.isfinite() if "bank_norms" in self.__dict__ else kernels.are_finite(self.bank)
 
     @cached_property
     def present(self) -> Tensor:

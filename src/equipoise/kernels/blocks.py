@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TILE = 1 << 18  # elements of a temporary: 1 MiB of float32, the size of a second-level cache
-SUM = 256  # columns in one float32 sum, short enough to hold 1e-7; sums of sums are float64
+SUM = 256  # columns in one float32 sum of squares, short enough to hold 1e-7; sums of sums are float64
+PRODUCT = 8192  # columns in one float32 scalar product, which is to hold 1e-6 of the lengths only
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -33,7 +33,7 @@ def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
-    elif _is_dense(own, inbox, rows):
+    elif len(own) * len(inbox.bank) <= DENSE * len(rows) and 2 * (len(own) + len(inbox.bank)) <= len(rows):
         squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
         fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
     else:
@@ -73,7 +73,7 @@ def cosines(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
-    elif _is_dense(own, inbox, rows):
+    elif len(own) * len(inbox.bank) <= DENSE * len(rows):
         fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
     else:
         fast = edge_products(own, inbox)[receivers, columns] / left / right
@@ -110,18 +110,13 @@ def _shared_distances(inbox: Inbox) -> Tensor:
 
 
 def norms_of(own: Tensor, inbox: Inbox) -> Tensor:
-    """(n,) norms of own models, taken from the inbox where own is its bank."""
-    return inbox.bank_norms if same_rows(own, inbox.bank) else norms(own)
+    """(n,) norms of own models; taken from the inbox where own is its bank."""
+    messages = inbox.bank_norms  # asked for first, so that nobody looks for NaN in another pass over the bank
+    return messages if same_rows(own, inbox.bank) else norms(own)
 
 
 def _is_close(measured: Tensor, around: Tensor) -> Tensor:
     return (measured - around[:, None]).abs() <= DOUBT * around[:, None]
-
-
-def _is_dense(own: Tensor, inbox: Inbox, rows: Tensor) -> bool:
-    """Whether products of all models with all messages cost less than differences along the edges."""
-    n, m = len(own), len(inbox.bank)
-    return n * m <= DENSE * len(rows) and 2 * (n + m) <= len(rows)
 
 
 def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from equipoise.kernels.blocks import SUM, block, column_blocks, gather, in_sums, same_rows
+from equipoise.kernels.blocks import PRODUCT, SUM, block, column_blocks, gather, in_sums, same_rows
 from equipoise.kernels.size import is_tame, norms
 
 CANCELLED = 0.25  # of |u|^2 + |v|^2: below this float32 does not hold 1e-6
@@ -57,8 +57,8 @@ def products(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> Tensor:
     """(rows of a, rows of b) scalar products in float64; 0 for models too large or small to be multiplied."""
     a_tame, b_tame = is_tame(a_norms, a), is_tame(b_norms, b)
     result = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
-    for columns in _blocks(a, len(b)):
-        result += _products(_tame_block(a, a_tame, columns), _tame_block(b, b_tame, columns))
+    for columns in column_blocks(a.shape[1], PRODUCT):
+        result += _tame_block(a, a_tame, columns) @ _tame_block(b, b_tame, columns).T
     return result
 
 

@@ -42,7 +42,7 @@ class FedAvg(Rule):
         """Average all messages; if the mean is not finite, then only the finite ones."""
         weights = self._weights(inbox, inbox.mask, samples)
         model = kernels.combine(own, own_share(weights), inbox, weights)
-        if not inbox.keep_nonfinite and not model.sum(dtype=torch.float64).isfinite():
+        if not inbox.keep_nonfinite and not kernels.are_finite(model.view(1, -1)).all():
             weights = self._weights(inbox, inbox.present, samples)
             model = kernels.combine(own, own_share(weights), inbox, weights)
         return Aggregated(model, as_diagnostic(weights, own), state)
