@@ -30,11 +30,11 @@ def block(x: Tensor, columns: slice) -> Tensor:
     return part if part.stride(1) == 1 else part.contiguous()
 
 
-def in_sums(x: Tensor) -> Tensor:
-    """(..., rows, width) as (..., parts, rows, SUM), the last part filled up with zeros."""
-    missing = -x.shape[-1] % SUM
+def in_sums(x: Tensor, size: int = SUM) -> Tensor:
+    """(..., rows, width) as (..., parts, rows, size), the last part filled up with zeros."""
+    missing = -x.shape[-1] % size
     filled: Tensor = pad(x, (0, missing)) if missing else x
-    return filled.view(*x.shape[:-1], -1, SUM).transpose(-2, -3)
+    return filled.unflatten(-1, (-1, size)).transpose(-2, -3)  # type: ignore[no-any-return]
 
 
 def same_rows(a: Tensor, b: Tensor) -> bool:

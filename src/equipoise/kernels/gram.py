@@ -22,14 +22,14 @@ PRODUCTS = 1 << 22  # elements of a temporary that holds the products of several
 def squared_distances(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> tuple[Tensor, Tensor]:
     """(rows of a, rows of b) squared distances in float64, and which of them are doubtful."""
     a_tame, b_tame, same = is_tame(a_norms, a), is_tame(b_norms, b), same_rows(a, b)
-    weights = _central_rows(b, b_tame)
+    a_wild, b_wild, weights = _wild_rows(a_tame), _wild_rows(b_tame), _central_rows(b, b_tame)
     gram = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     a_squares, b_squares = torch.zeros_like(a_norms), torch.zeros_like(b_norms)
     for columns in _blocks(a, len(b)):
-        right = _tame_block(b, b_tame, columns)
+        right = _tame_block(b, b_wild, columns)
         centre = weights.to(right.dtype) @ right
         right = right - centre
-        left = right if same else _tame_block(a, a_tame, columns) - centre
+        left = right if same else _tame_block(a, a_wild, columns) - centre
         gram += _products(left, right)
         if not same:
             a_squares += norms(left).square_()
@@ -55,16 +55,16 @@ def squared_distances_of_each(centres: Tensor, b: Tensor, b_norms: Tensor, rows:
 
 def products(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> Tensor:
     """(rows of a, rows of b) scalar products in float64; 0 for models too large or small to be multiplied."""
-    a_tame, b_tame = is_tame(a_norms, a), is_tame(b_norms, b)
+    a_wild, b_wild = _wild_rows(is_tame(a_norms, a)), _wild_rows(is_tame(b_norms, b))
     result = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
-    for columns in column_blocks(a.shape[1], PRODUCT):
-        result += _tame_block(a, a_tame, columns) @ _tame_block(b, b_tame, columns).T
+    for columns in column_blocks(a.shape[1], 8 * PRODUCT):
+        result += _products(_tame_block(a, a_wild, columns), _tame_block(b, b_wild, columns), PRODUCT)
     return result
 
 
-def _products(a: Tensor, b: Tensor) -> Tensor:
+def _products(a: Tensor, b: Tensor, size: int = SUM) -> Tensor:
     """Scalar products of all rows of two blocks, summed in short pieces."""
-    return (in_sums(a) @ in_sums(b).mT).sum(-3, dtype=torch.float64)
+    return (in_sums(a, size) @ in_sums(b, size).mT).sum(-3, dtype=torch.float64)
 
 
 def _blocks(a: Tensor, others: int) -> Iterator[slice]:
@@ -79,10 +79,14 @@ def _from_gram(gram: Tensor, a: Tensor, b: Tensor, tame: Tensor, x: Tensor) -> t
     return squares.clamp_min_(0), ~trusted
 
 
-def _tame_block(x: Tensor, tame: Tensor, columns: slice) -> Tensor:
+def _wild_rows(tame: Tensor) -> Tensor | None:
+    return None if tame.all() else ~tame[:, None]
+
+
+def _tame_block(x: Tensor, wild: Tensor | None, columns: slice) -> Tensor:
     """A block whose wild rows are 0, so that they spoil nobody else's sums."""
     part = block(x, columns)
-    return part if tame.all() else part.masked_fill(~tame[:, None], 0)
+    return part if wild is None else part.masked_fill(wild, 0)
 
 
 def _central_rows(x: Tensor, tame: Tensor) -> Tensor:
