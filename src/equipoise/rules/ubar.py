@@ -11,10 +11,10 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox, describe
-from equipoise.kernels.blocks import chunks
+from equipoise.kernels.blocks import column_blocks
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
 
-BUDGET = 1 << 22  # elements of candidate models that are copied at a time
+BUDGET = 1 << 21  # elements of candidate models that are copied at a time
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,7 +28,8 @@ class UBAR(WeightedRule):
 
     where :math:`N_i^s` are the :math:`|N_i| - f_i` neighbours closest to own. Guo et al., *Byzantine-Resilient
     Decentralized Stochastic Gradient Descent*, 2021, as in section 6.1.2 of the BALANCE paper. Losses are taken at
-    the call from ``loss_of``, all on the same examples of the receiver; a loss that is NaN is never accepted.
+    the call from ``loss_of``, all on the same examples of the receiver, which must not modify the models that it is
+    given; a loss that is NaN is never accepted.
 
     Args:
         tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
@@ -101,13 +102,19 @@ def _losses(own: Tensor, inbox: Inbox, near: Tensor, loss_of: LossOf) -> tuple[T
 
 
 def _evaluate(loss_of: LossOf, models: Tensor, rows: Tensor, clients: Tensor) -> Tensor:
-    """Losses of some rows on the data of some clients, a few at a time."""
-    found = [models.new_empty(0, dtype=torch.float64)]
-    for asked in chunks(len(rows), models.shape[1], BUDGET):
-        losses = loss_of(models.index_select(0, rows[asked]), clients[asked])
-        if not isinstance(losses, Tensor) or losses.shape != rows[asked].shape:
-            raise ValueError(
-                f"loss_of must return one loss per model {tuple(rows[asked].shape)}, found {describe(losses)}"
-            )
-        found.append(losses.detach().double())
-    return torch.cat(found)
+    """Losses of some rows on the data of some clients: long models one by one, short ones several at a time."""
+    losses = torch.empty(len(rows), dtype=torch.float64, device=models.device)
+    fitting = BUDGET // models.shape[1]
+    together = max(1, min(fitting, len(rows))) if fitting > 3 else 1
+    buffer = models.new_empty(together, models.shape[1]) if together > 1 else models  # many would fragment memory
+    for asked in column_blocks(len(rows), together):
+        chosen = rows[asked]
+        if together > 1:
+            candidates = torch.index_select(models, 0, chosen, out=buffer[: len(chosen)])
+        else:
+            candidates = models[int(chosen) :][:1]
+        found = loss_of(candidates, clients[asked])
+        if not isinstance(found, Tensor) or found.shape != chosen.shape:
+            raise ValueError(f"loss_of must return one loss per model, {len(chosen)}, found {describe(found)}")
+        losses[asked] = found.detach()
+    return losses
