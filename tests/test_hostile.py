@@ -155,6 +155,13 @@ def test_the_largest_float64_messages(rule: Any) -> None:
         torch.testing.assert_close(out.model, torch.from_numpy(reference(rule, own, received).model))
 
 
+def test_krum_compares_distances_whose_squares_overflow() -> None:
+    """Two attackers where none is expected: they are far from four, the honest only from two."""
+    received = torch.cat([torch.full((2, D), 1e300, dtype=torch.float64), HONEST.double()])
+    out = eq.Krum(tolerated=0)(OWN.double(), received)
+    assert not out.weights[:2].any()
+
+
 def test_unreadable_messages_can_be_let_through() -> None:
     received = torch.stack([OWN, ABSENT["one nan"]])
     slots = torch.tensor([[0, 1]])
@@ -321,15 +328,18 @@ def test_zero_own(rule: Any) -> None:
     assert_agrees(rule(own, received, **INPUTS), reference(rule, own, received))
 
 
+SCALES = [(torch.float32, exponent) for exponent in (-120, -100, 90, 120)] + [
+    (torch.float64, exponent) for exponent in (-1000, -700, 700, 1000)
+]
+
+
 @every_rule
-@pytest.mark.parametrize("factor", [2.0**-100, 2.0**-120, 2.0**90, 2.0**120], ids=["2^-100", "2^-120", "2^90", "2^120"])
-def test_tiny_and_huge_own(rule: Any, factor: float) -> None:
-    """Squares under- and overflow float32; nothing else may change."""
-    own, inbox = OWN[None], eq.Inbox(HONEST, torch.arange(4)[None])
-    inputs = INPUTS | {"loss_of": lambda models, clients: loss_of(models / models[0].abs().max() * OWN.abs().max())}
-    if isinstance(rule, eq.UBAR):
-        inputs["loss_of"] = lambda models, clients: torch.zeros(len(models))
-    laws.scale(rule, own, inbox, factor, **inputs)
+@pytest.mark.parametrize(("dtype", "exponent"), SCALES)
+def test_tiny_and_huge_own(rule: Any, dtype: torch.dtype, exponent: int) -> None:
+    """Squares under- and overflow; nothing else may change."""
+    own, inbox = OWN[None].to(dtype), eq.Inbox(HONEST.to(dtype), torch.arange(4)[None])
+    indifferent = {"loss_of": lambda models, clients: torch.zeros(len(models))}
+    laws.scale(rule, own, inbox, 2.0**exponent, **INPUTS | indifferent)
 
 
 @every_rule

@@ -163,7 +163,7 @@ def near_consensus(graph: Graph, d: int, scene: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("graph", "d"),
     [
-        (regular(10, 4), 17),
+        (regular(12, 6), 17),
         (complete(9), 1000),
         (regular(20, 10), 20000),
         (complete(100), 3000),
@@ -254,7 +254,7 @@ def test_every_complete_graph(rule: Any, whole: bool) -> None:
         own = (3 * own).round() if whole else own
         own[n // 2] = 3e38
         for tolerated in {0, 1, n // 4, n // 2}:
-            assert_agrees(rule, own, deliver(complete(n), own), tolerated=tolerated)
+            assert_agrees(rule, own, deliver(complete(n), own), {0, n // 2, n - 1}, tolerated=tolerated)
 
 
 def learns_exchange(graph: Graph, dtype: torch.dtype, seed: int) -> Any:

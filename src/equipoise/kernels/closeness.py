@@ -125,9 +125,19 @@ def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: 
 
 
 def exact_message_distances(inbox: Inbox, rows: Tensor) -> Tensor:
-    """(r, c, c) squared distances between the messages in rows (r, c) of the bank, as exact as float64 has them."""
-    squares = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=rows.device)
-    return _mended(squares, torch.ones_like(squares, dtype=torch.bool), inbox, rows)
+    """(r, c, c) squared distances between the messages in rows (r, c) of the bank, as exact as float64 has them.
+
+    Each receiver's are relative to the largest of them, so that no square overflows or vanishes.
+    """
+    count = rows.shape[1]
+    left, right = torch.triu_indices(count, count, offset=1, device=rows.device)
+    pairs = rows[:, left].flatten(), rows[:, right].flatten()
+    larger = torch.maximum(inbox.bank_norms[pairs[0]], inbox.bank_norms[pairs[1]])
+    apart = careful_distances(inbox.bank, pairs[0], inbox.bank, pairs[1], larger).view(len(rows), -1)
+    relative = (apart / apart.amax(1, keepdim=True)).nan_to_num_(nan=0.0).square_()
+    squares = torch.zeros(*rows.shape, count, dtype=torch.float64, device=rows.device)
+    squares[:, left, right] = squares[:, right, left] = relative
+    return squares
 
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:

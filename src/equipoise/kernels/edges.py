@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from equipoise.kernels.blocks import PRODUCT, SUM, block, chunks, column_blocks, gather, in_sums
+from equipoise.kernels.blocks import SUM, block, chunks, column_blocks, gather, in_sums
 
 if TYPE_CHECKING:
     from equipoise.inbox import Inbox
@@ -19,33 +19,22 @@ SHORT = 8192  # models up to this length are served several at a time
 
 def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
     """(n, k) ``||own_i - message||`` in float64 from differences; 0 where no message is present."""
+    if own.shape[1] > SHORT:
+        return _long_models(own, inbox, torch.sub, torch.linalg.vector_norm, torch.square).sqrt_()
     squares = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
-    if own.shape[1] <= SHORT:
-        for receivers, columns, mine, messages in _short_models(own, inbox):
-            lengths: Tensor = torch.linalg.vector_norm(in_sums(messages.sub_(mine)), dim=3)
-            squares[receivers, columns] = lengths.double().square_().sum(1)
-        return squares.sqrt_()
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
-    for part in column_blocks(own.shape[1], WIDTH):
-        squares[receivers, columns] += _squares(own, receivers, inbox.bank, rows, part)
+    for receivers, columns, mine, messages in _short_models(own, inbox):
+        lengths: Tensor = torch.linalg.vector_norm(in_sums(messages.sub_(mine)), dim=3)
+        squares[receivers, columns] = lengths.double().square_().sum(1)
     return squares.sqrt_()
 
 
 def edge_products(own: Tensor, inbox: Inbox) -> Tensor:
     """(n, k) scalar product of own and message in float64; 0 where no message is present."""
+    if own.shape[1] > SHORT:
+        return _long_models(own, inbox, torch.mul, torch.sum, torch.positive)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
-    if own.shape[1] <= SHORT:
-        for receivers, columns, mine, messages in _short_models(own, inbox):
-            result[receivers, columns] = (messages @ mine.mT).double().squeeze(2)
-        return result
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
-    for part in column_blocks(own.shape[1], PRODUCT):
-        models, bank = block(own, part).unbind(), block(inbox.bank, part).unbind()
-        pairs = zip(receivers.tolist(), rows.tolist(), strict=True)
-        products = [torch.dot(models[receiver], bank[row]) for receiver, row in pairs]
-        result[receivers, columns] += torch.stack(products)
+    for receivers, columns, mine, messages in _short_models(own, inbox):
+        result[receivers, columns] = (messages @ mine.mT).double().squeeze(2)
     return result
 
 
@@ -58,14 +47,37 @@ def _short_models(own: Tensor, inbox: Inbox) -> Iterator[tuple[Tensor, Tensor, T
             yield receivers, group.columns[some], gather(own, receivers, whole), messages
 
 
-def _squares(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, part: slice) -> Tensor:
-    """(edges,) squared distances within some columns, edge by edge on views, for long models: nothing is gathered."""
-    mine, messages = block(own, part).unbind(), block(bank, part).unbind()
-    width = part.stop - part.start
-    padded = mine[0].new_zeros(-(-width // SUM), SUM)
-    differences = padded.view(-1)[:width]
-    lengths = padded.new_empty(len(rows), len(padded))
-    for receiver, row, length in zip(receivers.tolist(), rows.tolist(), lengths.unbind(), strict=True):
-        torch.sub(messages[row], mine[receiver], out=differences)
-        torch.linalg.vector_norm(padded, dim=1, out=length)
-    return lengths.double().square_().sum(1)
+def _long_models(
+    own: Tensor,
+    inbox: Inbox,
+    pair: Callable[..., Tensor],
+    total: Callable[..., Tensor],
+    term: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """(n, k) sums of ``term(total(pair(message, own)))``, totals taken over `SUM` columns each."""
+    receivers, columns = inbox.present.nonzero(as_tuple=True)
+    rows = inbox.slots[receivers, columns]
+    result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+    for part in column_blocks(own.shape[1], WIDTH):
+        totals = _totals(block(own, part), receivers, block(inbox.bank, part), rows, pair, total)
+        result[receivers, columns] += term(totals.double()).sum(1)
+    return result
+
+
+def _totals(
+    own: Tensor,
+    receivers: Tensor,
+    bank: Tensor,
+    rows: Tensor,
+    pair: Callable[..., Tensor],
+    total: Callable[..., Tensor],
+) -> Tensor:
+    """(edges, parts) ``total(pair(message, own))``, edge by edge on views: nothing is gathered."""
+    mine, messages = own.unbind(), bank.unbind()
+    padded = own.new_zeros(-(-own.shape[1] // SUM), SUM)
+    pairs = padded.view(-1)[: own.shape[1]]
+    totals = own.new_empty(len(rows), len(padded))
+    for receiver, row, result in zip(receivers.tolist(), rows.tolist(), totals.unbind(), strict=True):
+        pair(messages[row], mine[receiver], out=pairs)
+        total(padded, dim=1, out=result)
+    return totals

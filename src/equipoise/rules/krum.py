@@ -44,12 +44,11 @@ class Krum(WeightedRule):
         check_strict(self.strict, lambda degrees: degrees - f - 2 < 1, inbox, f)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for group, squares in kernels.message_distances(own, inbox):
-            scores = _scores(squares, f[group.receivers])
-            close = _has_close_rivals(scores, squares)
-            scores[close] = _scores(
-                kernels.exact_message_distances(inbox, group.rows[close]), f[group.receivers[close]]
-            )
-            chosen = _lowest_score(scores, squares, inbox.senders[group.receivers[:, None], group.columns])
+            amount, senders = f[group.receivers], inbox.senders[group.receivers[:, None], group.columns]
+            doubtful = _is_doubtful(squares, amount, inbox.bank_norms[group.rows])
+            if doubtful.any():
+                squares[doubtful] = kernels.exact_message_distances(inbox, group.rows[doubtful])
+            chosen = _lowest_score(_scores(squares, amount), squares, senders)
             weights[group.receivers, group.columns.gather(1, chosen[:, None])[:, 0]] = 1
         return weights
 
@@ -65,12 +64,15 @@ def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
     return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
 
 
-def _has_close_rivals(scores: Tensor, squares: Tensor) -> Tensor:
-    """(r,) where different messages score so much alike that float32 cannot tell; of two it need not."""
-    if scores.shape[1] <= 2:
-        return torch.zeros_like(scores[:, 0], dtype=torch.bool)
-    rivals = scores <= scores.amin(1, keepdim=True) * (1 + 4e-6)
-    return (rivals[:, :, None] & rivals[:, None, :] & (squares > 0)).any(2).any(1)
+def _is_doubtful(squares: Tensor, tolerated: Tensor, lengths: Tensor) -> Tensor:
+    """(r,) where the best score left the range of float64, or different messages score too much alike for float32."""
+    if squares.shape[1] <= 2:  # their scores are equal
+        return torch.zeros_like(tolerated, dtype=torch.bool)
+    scores = _scores(squares, tolerated)
+    best = scores.amin(1, keepdim=True)
+    rivals = scores <= best * (1 + 4e-6)
+    alike = (rivals[:, :, None] & rivals[:, None, :] & (squares > 0)).any(2).any(1)
+    return alike | best[:, 0].isinf() | (lengths.amax(1) < 1e-140)
 
 
 def _lowest_score(scores: Tensor, squares: Tensor, senders: Tensor) -> Tensor:
