@@ -25,6 +25,7 @@ Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters
 directed edges.
 """
 
+from equipoise import attacks
 from equipoise.exchange import as_multi_exchange, converse
 from equipoise.inbox import Inbox
 from equipoise.lies import Lies
@@ -44,7 +45,7 @@ from equipoise.rules import (
     TrimmedMean,
 )
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
+from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "UBAR",
     "Aggregated",
     "Aggregator",
+    "Attack",
     "Balance",
     "BalanceMedian",
     "FLTrust",
@@ -68,6 +70,7 @@ __all__ = [
     "Topology",
     "TrimmedMean",
     "as_multi_exchange",
+    "attacks",
     "converse",
     "flatten",
     "mix",

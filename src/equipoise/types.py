@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from equipoise.attacks.knowledge import Knowledge
     from equipoise.inbox import Inbox
+    from equipoise.lies import Lies
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +77,30 @@ class MultiExchange(Protocol):
     def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
         """Yield messages, receive inboxes, return the aggregate."""
         ...
+
+
+@runtime_checkable
+class DataAttack(Protocol):
+    """An attack on what a malicious client trains on; it then trains and sends like everybody else."""
+
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Poisoned copies of a malicious client's examples and labels; the given tensors stay as they are."""
+        ...
+
+
+@runtime_checkable
+class MessageAttack(Protocol):
+    """An attack on what malicious clients send.
+
+    The adversary is rushing and knows everything: see `equipoise.attacks.Knowledge`. It returns lies per sender, per
+    receiver or per edge, or None to tell the truth. Whatever it returns, only malicious clients' messages change:
+    that is decided where messages are delivered.
+    """
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """What malicious clients say this round instead of their models."""
+        ...
+
+
+Attack: TypeAlias = DataAttack | MessageAttack
+"""An attack on data, on messages, or, if it has both methods, on both."""

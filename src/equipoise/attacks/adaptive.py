@@ -1,0 +1,169 @@
+"""The attack that asks the victim's own rule how far it may go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.attacks.crowd import Crowd, Perturbation, Scope, perturbation
+from equipoise.attacks.knowledge import Knowledge
+from equipoise.attacks.options import check_options
+from equipoise.lies import Lies
+from equipoise.types import Aggregated, Aggregator
+
+BISECTIONS = 14
+FARTHEST = 2.0**12
+GRID = (
+    *(2.0**k for k in range(12, 0, -1)),
+    *(k / 8 for k in range(12, 0, -1)),
+    *(2.0**-k for k in range(4, 20, 3)),
+    0.0,
+)
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    r"""The benign mean, moved along a perturbation as far as the victim's rule goes along.
+
+    .. math:: m_i = \mu_i - \gamma_i p_i
+
+    Shejwalkar and Houmansadr, *Manipulating the Byzantine*, NDSS 2021, which the BALANCE paper tailors to BALANCE.
+
+    ``mode="max"`` finds the largest :math:`\gamma_i` that is accepted, by bisection on the rule itself: all malicious
+    messages of the victim have weight, or, for a rule that takes one message, one of them does. A rule without weights
+    accepts something of everything: there it is the smallest :math:`\gamma_i` that does the largest damage,
+    :math:`\|\mathrm{AGG}_i - \mu_i\|`, to 1 part in 1,000. A rule that rejects nothing gets
+    :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. If nothing on the way is accepted, the mean is sent.
+
+    ``mode="literal"`` is the search in the authors' code, with their success oracle: larger damage than at the
+    *previous*
+    test, so the first test always succeeds. Against BALANCE it never moves from ``start``, and the message is rejected:
+    that, not ``"max"``, fits the results of the BALANCE paper.
+
+    Args:
+        mode: ``"max"`` or ``"literal"``.
+        perturbation: p is the ``"unit"`` vector of the mean, its ``"sign"``, or the standard deviation ``"std"``.
+        scope: look at the benign neighbours of each victim, ``"receiver"``, or at all benign clients, ``"global"``;
+            then all victims must go along.
+        start: where the literal search starts.
+        tolerance: where the literal search ends.
+        rule: the rule to tailor the attack to; the victims' rule if not given. The BALANCE paper tailors it to BALANCE,
+            whatever rule is attacked.
+
+    >>> models = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
+    >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], rule=eq.Balance(0.3, kappa=0))
+    >>> lies = eq.attacks.Adaptive().forge(known)
+    >>> (models[:2] - lies.rows).norm(dim=1)  # 0.3 * 5
+    tensor([1.4999, 1.4999])
+    """
+
+    mode: Literal["max", "literal"] = "max"
+    perturbation: Perturbation = "unit"
+    scope: Scope = "receiver"
+    start: float = 10.0
+    tolerance: float = 1e-5
+    rule: Aggregator | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not (self.start > 0 and self.tolerance > 0):
+            raise ValueError(f"start and tolerance must be > 0, found {self.start} and {self.tolerance}")
+
+    @torch.no_grad()
+    def forge(self, known: Knowledge) -> Lies | None:
+        """One row per victim, or one for all."""
+        if not len(known.victims):
+            return None
+        trial = Trial(known, self)
+        return trial.lies(trial.largest() if self.mode == "max" else trial.literal(self.start, self.tolerance))
+
+
+class Trial:
+    """One attack on one round: what the rule makes of lies of given strength."""
+
+    def __init__(self, known: Knowledge, attack: Adaptive) -> None:
+        self.known, self.rule = known, _plain(attack.rule or known.rule)
+        self.crowd = Crowd.of(known, attack, attack.scope)
+        self.mean = self.crowd.mean()
+        self.direction = perturbation(attack.perturbation, self.crowd, self.mean)
+
+    def lies(self, gamma: Tensor) -> Lies:
+        """The lies of strength gamma (a,)."""
+        return self.crowd.lies(self.mean - gamma.to(self.mean.dtype)[:, None] * self.direction)
+
+    def literal(self, gamma: float, tolerance: float) -> Tensor:
+        """(a,) the search of the authors' code."""
+        tested, step = self.mean.new_full((len(self.mean),), gamma, dtype=torch.float64), gamma
+        succeeded, damage = torch.zeros_like(tested), torch.full_like(tested, -1)
+        while ((succeeded - tested).abs() > tolerance).any() and step > tolerance / 4:
+            found = self.damage(self.outcome(tested))
+            better = found > damage
+            going_on = (succeeded - tested).abs() > tolerance
+            succeeded = torch.where(better & going_on, tested, succeeded)
+            moved = torch.where(better, tested + step / 2, tested - step / 2)
+            tested, damage, step = torch.where(going_on, moved, tested), found, step / 2
+        return succeeded
+
+    def largest(self) -> Tensor:
+        """(a,) the largest strength that is accepted, or that does the largest damage where there are no weights."""
+        unit = _per_unit(self.mean + self.crowd.centre, self.direction)
+        if self.outcome(unit).weights is None:
+            worst = self.damage(self.outcome(unit * FARTHEST))
+            return self._bisected(unit * 0, unit * FARTHEST, lambda out: self.damage(out) < worst * (1 - 1e-3))[1]
+        low, high, searching = torch.zeros_like(unit), torch.zeros_like(unit), torch.ones_like(unit, dtype=torch.bool)
+        for farther, step in zip((FARTHEST, *GRID), GRID, strict=False):
+            found = searching & self.accepted(self.outcome(unit * step))
+            low, high = torch.where(found, unit * step, low), torch.where(found, unit * farther, high)
+            searching = searching & ~found
+            if not searching.any():
+                break
+        return self._bisected(low, high, self.accepted)[0].where(~searching, 0.0)
+
+    def _bisected(self, low: Tensor, high: Tensor, goes_on: Callable[[Aggregated], Tensor]) -> tuple[Tensor, Tensor]:
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            up = goes_on(self.outcome(middle))
+            low, high = torch.where(up, middle, low), torch.where(up, high, middle)
+        return low, high
+
+    def outcome(self, gamma: Tensor) -> Aggregated:
+        """What the rule returns for all clients."""
+        known = self.known
+        inbox = known.topology.deliver(known.models, self.lies(gamma), known.liars)
+        return self.rule(known.models, inbox, **known.inputs)
+
+    def accepted(self, out: Aggregated) -> Tensor:
+        """(a,) whether victims take all lies, or, if they take just one message, a lie; for one crowd, all victims."""
+        known, topology = self.known, self.known.topology.to(self.known.models.device)
+        assert out.weights is not None
+        taken = (out.weights > 0)[known.victims]
+        lied = (topology.mask & known.liars[topology.senders.clamp_min(0)])[known.victims]
+        yes = (taken | ~lied).all(1) | ((taken.sum(1) == 1) & (taken & lied).any(1))
+        return yes if len(self.mean) == len(yes) else yes.all()[None]
+
+    def damage(self, out: Aggregated) -> Tensor:
+        """(a,) how far the aggregates are from the mean of the crowd; for one crowd, the largest."""
+        means = (self.mean + self.crowd.centre).expand(len(self.known.victims), -1)
+        apart = kernels.norms(out.model[self.known.victims] - means)
+        return apart if len(self.mean) == len(apart) else apart.amax()[None]
+
+
+def _per_unit(mean: Tensor, direction: Tensor) -> Tensor:
+    """(a,) how much of a direction is as long as the mean."""
+    length = kernels.norms(direction)
+    return (kernels.norms(mean) / length).where(length > 0, 0.0)
+
+
+def _plain(rule: object) -> Aggregator:
+    if not isinstance(rule, Aggregator):
+        found = "None" if rule is None else type(rule).__name__
+        raise ValueError(
+            f"rule must be a rule that talks once a round, given to Adaptive or to Knowledge, found {found}; "
+            "for LEARN give TrimmedMean, its last step"
+        )
+    return rule

@@ -1,0 +1,92 @@
+"""A backdoor: a model that is right until it sees a trigger."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from operator import index
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.options import check_options
+from equipoise.attacks.triggers import Trigger, check_examples
+from equipoise.lies import Lies
+
+
+@dataclass(frozen=True)
+class Backdoor:
+    r"""Train on examples with a trigger and the label ``target`` too, and send the result enlarged.
+
+    .. math:: m_j = s \, w_j \quad \text{(model space)} \qquad \text{or} \qquad
+              m_j = w_j^t + s \, (w_j - w_j^t) \quad \text{(update space)}
+
+    for a malicious client j with the model :math:`w_j` after, and :math:`w_j^t` before local training. It is an attack
+    on data and on messages: `poison` a malicious client's examples, let it train, `forge` what it sends.
+
+    Poisoned copies are from Gu et al., *BadNets*, 2017, the scaling from Bagdasaryan et al., *How To Backdoor Federated
+    Learning*, AISTATS 2020; the BALANCE paper (Fang et al., CCS 2024, appendix D) does both. How we read it:
+
+    - Malicious clients "share the scaled models": the whole model is scaled, and under plain averaging overflows in
+      some tens of rounds. Bagdasaryan et al. scale updates, ``space="update"``, which stays closer to benign models.
+    - They "replicate their training data": all of it, also the examples of the target class. The code of FLDetector
+      copies at most 300 examples, that of SAFEFL a random part.
+    - The targets are not stated: 0 for MNIST in FLDetector, 1 for HAR in SAFEFL. That makes
+      ``Backdoor(PixelPattern())`` for MNIST and Fashion-MNIST, ``Backdoor(EveryNth(), target=1)`` for HAR and
+      ``Backdoor(ONE_PIXEL, target=1)`` for CelebA.
+
+    Args:
+        trigger: what the model is to react to.
+        target: the label that it is to answer.
+        scale: the factor s; the number of clients unless given.
+        space: "model" or "update": what is scaled.
+
+    >>> attack = eq.attacks.Backdoor(eq.attacks.EveryNth(2))
+    >>> attack.poison(torch.ones(1, 2), torch.tensor([7]))
+    (tensor([[1., 1.],
+            [1., 0.]]), tensor([7, 0]))
+    >>> known = eq.attacks.Knowledge(torch.ones(3, 2), eq.Topology.ring(3), malicious=[1])
+    >>> attack.forge(known).rows
+    tensor([[3., 3.]])
+    """
+
+    trigger: Trigger
+    target: int = 0
+    scale: float | None = None
+    space: Space = "model"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not isinstance(self.trigger, Trigger):
+            raise ValueError(f"trigger must be a Trigger, found {type(self.trigger).__name__}")
+        try:
+            object.__setattr__(self, "target", index(self.target))
+        except TypeError as error:
+            raise ValueError(f"target must be an integer label, found {self.target!r}") from error
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"scale must be a finite number > 0 or None, found {self.scale}")
+
+    @torch.no_grad()
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The examples (b, ...), then a copy of all of them with the trigger and the target label: (2 b, ...)."""
+        check_examples(x, y, self.target)
+        return torch.cat([x, self.trigger.stamp(x)]), torch.cat([y, torch.full_like(y, self.target)])
+
+    @torch.no_grad()
+    def forge(self, known: Knowledge) -> Lies | None:
+        """Every malicious client tells everybody its own model, or its update, times ``scale``.
+
+        What is too large for the dtype becomes infinite: that is the attack.
+        """
+        senders = known.liars.nonzero().flatten()
+        if not len(senders):
+            return None
+        scale = len(known.models) if self.scale is None else self.scale
+        rows = known.models[senders]
+        if self.space == "model":
+            rows.mul_(scale)
+        else:
+            before = known.before(self)[senders]
+            rows.sub_(before).mul_(scale).add_(before)
+        return Lies(rows, senders, torch.full_like(senders, -1))

@@ -1,0 +1,93 @@
+"""Attacks for some rounds, for some clients, and several at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks.knowledge import Knowledge
+from equipoise.lies import Lies, as_mask
+from equipoise.types import Attack, DataAttack, MessageAttack
+
+
+@dataclass(frozen=True)
+class Window:
+    """An attack in rounds ``start`` to ``stop - 1`` only; before and after, malicious clients behave.
+
+    Section 7 of the BALANCE paper attacks in the first, or in the second half of the rounds. Whoever trains malicious
+    clients asks ``active(t)`` before it uses poisoned data.
+
+    >>> attack = eq.attacks.Window(eq.attacks.Zero(), start=0, stop=1000)
+    >>> attack.active(999), attack.active(1000)
+    (True, False)
+    """
+
+    attack: Attack
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop:
+            raise ValueError(f"start and stop must be rounds, 0 <= start <= stop, found {self.start} and {self.stop}")
+
+    def active(self, t: int) -> bool:
+        """Whether round t is in the window."""
+        return self.start <= t < self.stop
+
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """What the attack makes of the data in its rounds."""
+        return self.attack.poison(x, y, generator=generator) if isinstance(self.attack, DataAttack) else (x, y)
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """What the attack says in its rounds, otherwise nothing."""
+        t = known.inputs.get("t")
+        if t is None:
+            raise ValueError("inputs of Knowledge must hold the round t for Window, found none")
+        return self.attack.forge(known) if self.active(t) and isinstance(self.attack, MessageAttack) else None
+
+
+@dataclass(frozen=True)
+class Only:
+    """An attack that only some of the malicious clients follow; the others tell the truth.
+
+    >>> known = eq.attacks.Knowledge(torch.ones(4, 1), eq.Topology.complete(4), malicious=[2, 3])
+    >>> eq.attacks.Only(eq.attacks.Zero(), clients=(3,)).forge(known).senders.unique()
+    tensor([3])
+    """
+
+    attack: MessageAttack
+    clients: tuple[int, ...]
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """The attack's lies along the edges that leave these clients."""
+        lies, edges = self.attack.forge(known), known.topology.edges().to(known.models.device)
+        chosen = as_mask(self.clients, len(known.models), name="clients").to(edges.device) & known.liars
+        kept = edges[chosen[edges[:, 0]]]
+        return None if lies is None or not len(kept) else lies.along(kept)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several attacks at once: where two lie on one edge, the later one counts.
+
+    >>> both = eq.attacks.Together(
+    ...     eq.attacks.Only(eq.attacks.Zero(), clients=(2,)), eq.attacks.Only(eq.attacks.Gaussian(), clients=(3,))
+    ... )
+    >>> known = eq.attacks.Knowledge(torch.ones(4, 1), eq.Topology.complete(4), malicious=[2, 3])
+    >>> both.forge(known).senders.unique()
+    tensor([2, 3])
+    """
+
+    attacks: tuple[MessageAttack, ...]
+
+    def __init__(self, *attacks: MessageAttack) -> None:
+        object.__setattr__(self, "attacks", attacks)
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """All lies in one table."""
+        edges = known.topology.edges().to(known.models.device)
+        edges = edges[known.liars[edges[:, 0]]]
+        found = [lies.along(edges) for attack in self.attacks if (lies := attack.forge(known)) is not None]
+        return Lies.join(*found) if found else None

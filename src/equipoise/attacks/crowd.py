@@ -1,0 +1,139 @@
+"""The models that an attack looks at, for each victim or for all of them at once, and their statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.inbox import Inbox
+from equipoise.kernels.blocks import chunks, gather
+from equipoise.lies import Lies
+from equipoise.rules.base import uniform
+
+Scope = Literal["receiver", "global"]
+Perturbation = Literal["unit", "sign", "std"]
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """What the benign neighbours of each victim say (scope "receiver"), or all benign clients (scope "global").
+
+    ``inbox`` has one receiver per victim, or one for all; its bank are vectors less ``centre (d,)``, the mean of the
+    benign ones, so that what they differ in keeps its digits. A victim without benign neighbours has itself for a
+    crowd. Vectors are models, or updates, and then ``origin`` (a, d) is what a lie starts from.
+    """
+
+    inbox: Inbox
+    receivers: Tensor  # (a,) ids of the victims, or -1
+    tolls: Tensor  # (a,) how many malicious clients speak to them
+    centre: Tensor
+    origin: Tensor | None
+
+    @property
+    def alone(self) -> Tensor:
+        """(a,) which victims have no benign neighbour, and so themselves for a crowd."""
+        return (self.inbox.counts == 1) & (self.inbox.slots[:, 0] == self.receivers) & self.inbox.present[:, 0]
+
+    @classmethod
+    def of(
+        cls, known: Knowledge, attack: object, scope: Scope, space: Space = "model", everybody: bool = False
+    ) -> Crowd:
+        """The crowd that an attack looks at; with ``everybody``, malicious clients' models before the attack too."""
+        before = known.before(attack) if space == "update" else None
+        vectors = known.models if before is None else known.models - before
+        centre = vectors[~known.liars].mean(0)
+        members = torch.ones_like(known.liars) if everybody else ~known.liars
+        if scope == "global":
+            slots = members.nonzero().T
+            inbox = Inbox(vectors - centre, slots)
+            origin = None if before is None else before[~known.liars].mean(0, keepdim=True)
+            return cls(inbox, torch.tensor([-1], device=slots.device), known.liars.sum()[None], centre, origin)
+        slots, mask = _neighbours(known, members)
+        inbox = Inbox(vectors - centre, slots, mask)
+        origin = None if before is None else before[known.victims]
+        return cls(inbox, known.victims, known.tolls[known.victims], centre, origin)
+
+    def mean(self) -> Tensor:
+        """(a, d) mean of each crowd, less the centre."""
+        return combine(self.inbox, uniform(self.inbox.present))
+
+    def deviation(self, mean: Tensor) -> Tensor:
+        """(a, d) standard deviation of every coordinate within each crowd, of the population."""
+        squares = replace(self.inbox, bank=self.inbox.bank.square())
+        return (combine(squares, uniform(self.inbox.present)) - mean.square()).clamp_min_(0).sqrt_()
+
+    def extremes(self) -> tuple[Tensor, Tensor]:
+        """(a, d) smallest and largest value of every coordinate within each crowd, less the centre."""
+        inbox = self.inbox
+        first = inbox.slots.gather(1, inbox.present.to(torch.int8).argmax(1, keepdim=True))
+        rows = inbox.slots.where(inbox.present, first)
+        low, high = (inbox.bank.new_empty(len(rows), inbox.d) for _ in range(2))
+        for columns in chunks(inbox.d, len(rows)):
+            lowest = highest = gather(inbox.bank, rows[:, 0], columns)
+            for s in range(1, inbox.k):
+                values = gather(inbox.bank, rows[:, s], columns)
+                lowest, highest = torch.minimum(lowest, values), torch.maximum(highest, values)
+            low[:, columns], high[:, columns] = lowest, highest
+        return low, high
+
+    def lies(self, rows: Tensor) -> Lies:
+        """Every malicious client tells each victim its row (a, d), given less the centre."""
+        everybody = torch.full_like(self.receivers, -1)
+        return self.lies_of(everybody, torch.arange(len(rows), device=rows.device), rows)
+
+    def lies_of(self, senders: Tensor, crowds: Tensor, rows: Tensor) -> Lies:
+        """``senders[j]`` tells the victim of ``crowds[j]`` row j, given less the centre."""
+        rows = rows + self.centre
+        if self.origin is not None:
+            rows += self.origin[crowds]
+        return Lies(rows, senders, self.receivers[crowds])
+
+    def speakers(self, known: Knowledge) -> tuple[Tensor, Tensor]:
+        """Who lies to which crowd's victim, one by one: (e,) senders and (e,) crowds."""
+        if self.receivers[0] < 0:
+            senders = known.liars.nonzero().flatten()
+            return senders, torch.zeros_like(senders)
+        topology = known.topology.to(known.models.device)
+        heard = topology.senders[self.receivers]
+        crowds, slots = (topology.mask[self.receivers] & known.liars[heard.clamp_min(0)]).nonzero(as_tuple=True)
+        return heard[crowds, slots], crowds
+
+
+def combine(inbox: Inbox, weights: Tensor) -> Tensor:
+    """(a, d) weighted sums of the messages of an inbox."""
+    nothing = inbox.bank.new_zeros(1, 1).expand(inbox.n, inbox.d)
+    return kernels.combine(nothing, weights.new_zeros(inbox.n), inbox, weights)
+
+
+def perturbation(kind: Perturbation, crowd: Crowd, mean: Tensor) -> Tensor:
+    """(a, d) the direction in which a lie leaves the mean (given less the centre) of a crowd."""
+    if kind == "std":  # of a sample, as in the code of Shejwalkar and Houmansadr
+        count = crowd.inbox.counts.to(mean.dtype)[:, None]
+        return crowd.deviation(mean) * (count / (count - 1).clamp_min(1)).sqrt()
+    whole = mean + crowd.centre
+    if kind == "sign":
+        return whole.sign_()
+    return whole / kernels.norms(whole).to(whole.dtype).clamp_min(torch.finfo(whole.dtype).tiny)[:, None]
+
+
+def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
+    """(a, k) product of a direction (a, d) with base (a, d) less each message; 0 where there is none."""
+    size = kernels.norms(direction)
+    lengths = inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
+    products = kernels.cosines(direction, inbox, size) * size[:, None] * lengths
+    return ((direction.double() * base.double()).sum(1)[:, None] - products).where(inbox.present, 0)
+
+
+def _neighbours(known: Knowledge, members: Tensor) -> tuple[Tensor, Tensor]:
+    """(v, k) slots and mask of the victims' neighbours that are members; of the victim itself if there are none."""
+    topology = known.topology.to(known.models.device)
+    slots = topology.senders[known.victims].clamp_min(0)
+    mask = topology.mask[known.victims] & members[slots]
+    alone = ~mask.any(1)
+    slots[alone, 0], mask[alone, 0] = known.victims[alone], True
+    return slots, mask

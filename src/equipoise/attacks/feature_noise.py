@@ -1,0 +1,53 @@
+"""Noise instead of features."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.inbox import describe
+
+
+@dataclass(frozen=True)
+class FeatureNoise:
+    r"""Train on noise: every feature of every example is drawn anew, the labels stay.
+
+    .. math:: x \sim \mathcal{N}(0, \mathrm{std}^2)
+
+    The Feature attack of BALANCE (Fang et al., CCS 2024, appendix D), "a variance of 1,000". The noise is
+    drawn once, so poison a client's examples once, before training.
+
+    The default reads that literally, as a standard deviation of 31.6. ``std=1000``, which
+    ``numpy.random.normal(0, 1000)`` would draw, is another attack: on MNIST at the paper's learning rate a model that
+    trains on the former stays finite and within about 10 % of where it started, so BALANCE accepts it, while the latter
+    overflows within some ten steps. The paper's numbers, errors of 0.90 for Krum and UBAR but not for
+    BALANCE, look like the overflow.
+
+    Args:
+        std: the standard deviation.
+
+    >>> attack = eq.attacks.FeatureNoise()
+    >>> x, y = attack.poison(torch.zeros(2, 3), torch.tensor([0, 1]), generator=torch.Generator().manual_seed(0))
+    >>> x.shape, y
+    (torch.Size([2, 3]), tensor([0, 1]))
+    """
+
+    std: float = math.sqrt(1000)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.std) and self.std >= 0):
+            raise ValueError(f"std must be a finite number >= 0, found {self.std}")
+
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Noise shaped like the examples, with the labels as they are.
+
+        Torch's global generator draws if none is given; one on another device draws there.
+        """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(f"x must be a tensor of floating-point features, found {describe(x)}")
+        device = x.device if generator is None else generator.device
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
+        return noise.mul_(self.std).to(x.device), y

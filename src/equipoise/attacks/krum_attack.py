@@ -1,0 +1,151 @@
+"""The attack on Krum: the farthest lie along a direction that Krum would still choose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise import kernels
+from equipoise.attacks.crowd import Crowd, Scope, slopes
+from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.options import check_options
+from equipoise.lies import Lies
+from equipoise.rules.krum import Krum
+
+SMALLEST = 1e-5
+
+
+@dataclass(frozen=True)
+class KrumAttack:
+    r"""All malicious clients send :math:`b - \lambda s`, with :math:`\lambda` halved until Krum chooses it.
+
+    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX Security 2020, in two
+    forms.
+
+    ``form="group"`` is the code of the BALANCE paper's group: :math:`b = 0`, :math:`s` is the sign of what Krum chooses
+    before the attack, and :math:`\lambda` starts at 1. Applied to models, as that paper's results suggest, Krum hardly
+    ever chooses it, :math:`\lambda` ends at :math:`2^{-17}`, and the message is almost the zero model.
+    ``form="fang"`` is the original: :math:`b` is the victim's model before this round, :math:`s` the sign of the
+    change that Krum would make to it, and :math:`\lambda` starts at
+
+    .. math:: \min_i \frac{\sum_{l \in \text{nearest}_q(i)} \|w_l - w_i\|}{(m - 2f - 1) \sqrt d} +
+              \max_l \frac{\|w_l - b\|}{\sqrt d}, \qquad q = m - f - 2
+
+    over the benign among :math:`m` neighbours, f of them malicious; :math:`m - 2f - 1` and :math:`q` are at least 1
+    here.
+
+    Args:
+        form: ``"group"`` or ``"fang"``.
+        noise: all but the malicious client of the lowest id add noise up to this norm (0.01 in both sources), so that
+            their messages differ.
+        scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
+        space: craft the ``"model"``, or the ``"update"`` since the last round.
+
+    >>> models = torch.tensor([[1.0], [2.0], [2.1], [2.2]])
+    >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(4), malicious=[3])
+    >>> eq.attacks.KrumAttack(scope="global").forge(known).rows < 0
+    tensor([[True]])
+    """
+
+    form: Literal["group", "fang"] = "group"
+    noise: float = 0.0
+    scope: Scope = "receiver"
+    space: Space = "model"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise must be a finite number >= 0, found {self.noise}")
+
+    @torch.no_grad()
+    def forge(self, known: Knowledge) -> Lies | None:
+        """One row per victim, or one for all; with noise, one per message."""
+        if not len(known.victims):
+            return None
+        everybody = Crowd.of(known, self, self.scope, self.space, everybody=True)
+        crowd = Crowd.of(known, self, self.scope, self.space)
+        base = self._base(known, crowd)
+        chosen = Krum()(crowd.mean(), everybody.inbox, tolerated=everybody.tolls).model
+        direction = (chosen - base).sign_() if self.form == "fang" else (chosen + crowd.centre).sign_()
+        strength = self._strength(crowd, base, direction, _first_speakers(crowd, known))
+        rows = base - strength.to(base.dtype)[:, None] * direction
+        return crowd.lies(rows) if self.noise == 0 else self._with_noise(known, crowd, rows)
+
+    def _base(self, known: Knowledge, crowd: Crowd) -> Tensor:
+        """(a, d) where the lie starts from, less the centre."""
+        if self.form == "group" or self.space == "update":
+            return -crowd.centre.expand(crowd.inbox.n, -1)
+        before = known.before(self)
+        rows = before[known.victims] if self.scope == "receiver" else before[~known.liars].mean(0, keepdim=True)
+        return rows - crowd.centre
+
+    def _strength(self, crowd: Crowd, base: Tensor, direction: Tensor, first_liars: Tensor) -> Tensor:
+        """(a,) the largest halving of the first strength that Krum chooses, or the first one that is too small."""
+        inbox, sizes = crowd.inbox, kernels.norms(base)
+        apart = kernels.distances(base, inbox, sizes)
+        step, along = kernels.norms(direction).square(), slopes(direction, base, inbox)
+        result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
+        for group, squares in kernels.message_distances(base, inbox):
+            victims, tolls = group.receivers, crowd.tolls[group.receivers]
+            lies_win_ties = first_liars[victims, None] < inbox.senders[victims[:, None], group.columns]
+            from_base = apart[victims[:, None], group.columns]
+            slope = along[victims[:, None], group.columns]
+            strength = result[victims]
+            if self.form == "fang":
+                strength = _first_strength(squares, from_base, tolls, base.shape[1])
+            for _ in range(200):
+                lied = from_base.square() - 2 * strength[:, None] * slope + (strength.square() * step[victims])[:, None]
+                chosen = _is_chosen(squares, lied.clamp_min(0), tolls, lies_win_ties) | crowd.alone[victims]
+                going_on = ~chosen & (strength > SMALLEST)
+                if not going_on.any():
+                    break
+                strength = torch.where(going_on, strength / 2, strength)
+            result[victims] = strength
+        return result
+
+    def _with_noise(self, known: Knowledge, crowd: Crowd, rows: Tensor) -> Lies:
+        senders, crowds = crowd.speakers(known)
+        noise = known.rand(len(senders), rows.shape[1]) - 0.5
+        size = self.noise * known.rand(len(senders), 1) / kernels.norms(noise).to(rows.dtype)[:, None]
+        first = torch.ones_like(senders, dtype=torch.bool)
+        first[1:] = crowds[1:] != crowds[:-1]
+        return crowd.lies_of(senders, crowds, rows[crowds] + (noise * size).where(~first[:, None], 0))
+
+
+def _first_strength(squares: Tensor, from_base: Tensor, tolls: Tensor, d: int) -> Tensor:
+    """(r,) the bound of Fang et al. on the strength that Krum can choose."""
+    count = squares.shape[1]
+    ordered = squares.sqrt().sort(dim=2).values.cumsum(2)  # the first is the distance to itself, 0
+    nearest = min(max(count - 2, 1), count - 1) if count > 1 else 0
+    smallest = ordered[:, :, nearest].amin(1)
+    others = (count - tolls - 1).clamp_min(1)
+    return (smallest / others + from_base.amax(1)) / math.sqrt(d)
+
+
+def _first_speakers(crowd: Crowd, known: Knowledge) -> Tensor:
+    """(a,) the lowest id of those who lie to each victim: it wins ties against higher ones."""
+    senders, crowds = crowd.speakers(known)
+    lowest = torch.full((crowd.inbox.n,), len(known.models), device=senders.device)
+    return lowest.scatter_reduce(0, crowds, senders, "amin")
+
+
+def _is_chosen(squares: Tensor, lied: Tensor, tolls: Tensor, lies_win_ties: Tensor) -> Tensor:
+    """(r,) whether Krum chooses one of ``tolls`` equal lies among benign messages.
+
+    ``squares`` (r, c, c) are the squared distances of benign messages, ``lied`` (r, c) those of the lie to them, and
+    ``lies_win_ties`` (r, c) says which of them have a higher id than the lie.
+    """
+    r, count = lied.shape
+    copies = torch.arange(int(tolls.max()), device=tolls.device)
+    nearest = (torch.full_like(tolls, count - 2).clamp_min(1).minimum(count + tolls - 1) - 1)[:, None]
+    itself = torch.eye(count, dtype=torch.bool, device=tolls.device)
+    to_lies = lied[:, :, None].expand(-1, -1, len(copies)).where(copies < tolls[:, None, None], torch.inf)
+    benign = torch.cat([squares.masked_fill(itself, torch.inf), to_lies], 2).sort(dim=2).values.cumsum(2)
+    scores = benign.gather(2, nearest[:, :, None].expand(-1, count, 1))[:, :, 0]
+    between = torch.zeros_like(copies, dtype=torch.float64).expand(r, -1).where(copies < tolls[:, None] - 1, torch.inf)
+    lie = torch.cat([lied, between], 1).sort(dim=1).values.cumsum(1).gather(1, nearest)
+    return ((lie < scores) | ((lie == scores) & lies_win_ties)).all(1)

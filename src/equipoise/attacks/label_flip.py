@@ -1,0 +1,106 @@
+"""Wrong labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import index
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from equipoise.inbox import describe
+from equipoise.random_graphs import check_count
+
+Pairs = tuple[tuple[int, int], ...]
+
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class LabelFlip:
+    r"""Train on wrong labels.
+
+    .. math:: y \mapsto \mathrm{mapping}(y) \qquad \text{or} \qquad y \mapsto y + \mathrm{offset}
+
+    Tolpegin et al., *Data Poisoning Attacks Against Federated Learning Systems*, ESORICS 2020. The BALANCE paper (Fang
+    et al., CCS 2024, appendix D) uses ``LabelFlip({3: 5})`` for MNIST, Fashion-MNIST and HAR,
+    ``LabelFlip({0: 1, 1: 0})`` for CelebA and ``LabelFlip(offset=5)`` for regression. It does not say whether
+    the classes of HAR count from 0 or, as in the original files, from 1; 3 and 5 are read from 0 here, like everywhere.
+    Other flips are mappings too: ``{c: 9 - c for c in range(10)}`` is the one of FLTrust.
+
+    Args:
+        mapping: the new label of every label that changes; all change at once, so ``{0: 1, 1: 0}`` swaps.
+        offset: what to add to every label. Give this or a mapping.
+
+    >>> attack = eq.attacks.LabelFlip({3: 5})
+    >>> x, y = attack.poison(torch.zeros(4, 2), torch.tensor([3, 4, 5, 3]))
+    >>> y
+    tensor([5, 4, 5, 5])
+    """
+
+    mapping: Mapping[int, int] | Pairs | None = None
+    offset: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.mapping is None) == (self.offset is None):
+            found = "neither" if self.mapping is None else "both"
+            raise ValueError(f"mapping or offset must be given, one of the two, found {found}")
+        if self.offset is not None and not math.isfinite(self.offset):
+            raise ValueError(f"offset must be a finite number, found {self.offset}")
+        if self.mapping is not None:
+            object.__setattr__(self, "mapping", _as_pairs(self.mapping))
+
+    @torch.no_grad()
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The examples as they are, with wrong labels. A mapping is for integer labels, an offset for any."""
+        return x, _replace(y, cast(Pairs, self.mapping)) if self.offset is None else _shift(y, self.offset)
+
+
+def check_integers(name: str, labels: Tensor) -> None:
+    """Raise unless ``labels`` is a tensor of integers."""
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be a tensor of integer labels, found {describe(labels)}")
+
+
+def check_fits(name: str, label: int, dtype: torch.dtype) -> None:
+    """Raise unless a tensor of this dtype can hold the label; torch would compare, or write, something else."""
+    check_count(name, label, torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
+def _replace(y: Tensor, pairs: Pairs) -> Tensor:
+    check_integers("y", y)
+    flipped = y.clone()
+    for old, new in pairs:
+        check_fits("every label of mapping", old, y.dtype)
+        check_fits("every label of mapping", new, y.dtype)
+        flipped[y == old] = new
+    return flipped
+
+
+def _shift(y: Tensor, offset: float) -> Tensor:
+    if isinstance(y, Tensor) and y.is_floating_point():
+        return y + offset
+    check_integers("y", y)
+    step = math.floor(offset)
+    if step != offset:
+        raise ValueError(f"offset must be a whole number for integer labels, found {offset}")
+    for extreme in (y.min(), y.max()) if y.numel() else ():
+        check_fits("y + offset", int(extreme) + step, y.dtype)
+    return (y.long() + step).to(y.dtype)
+
+
+def _as_pairs(mapping: Mapping[int, int] | Iterable[tuple[int, int]]) -> Pairs:
+    """The (old, new) labels, sorted; unlike a dictionary they can be hashed."""
+    try:
+        listed = mapping.items() if isinstance(mapping, Mapping) else mapping
+        pairs = sorted((index(old), index(new)) for old, new in listed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"mapping must be from integer labels to integer labels, found {mapping!r:.100}") from error
+    for (old, _), (again, _) in pairwise(pairs):
+        if old == again:
+            raise ValueError(f"mapping must name every label once, found {old} more than once")
+    return tuple(pairs)

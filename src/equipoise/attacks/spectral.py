@@ -1,0 +1,67 @@
+"""The attack along the slowest mode of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks.knowledge import Knowledge
+from equipoise.attacks.options import check_options
+from equipoise.lies import Lies
+
+
+@dataclass(frozen=True)
+class Spectral:
+    r"""Each victim is pushed away from the part of the graph that it mixes with most slowly.
+
+    .. math:: m_i = w_i + \epsilon \, \varphi_i \sum_{j \text{ benign}} \varphi_j w_j
+
+    where :math:`\varphi` is the Fiedler vector, of unit length, of the graph of benign clients: the eigenvector of its
+    Laplacian's second smallest eigenvalue. Its signs cut the graph where it is thinnest, and disagreement along it is
+    what gossip removes last; this adds to it. After the spectral attack of Gaucher et al., *Unified Breakdown Analysis
+    for Byzantine Robust Gossip*, 2024. Of a directed graph both directions count. The eigenvectors of an n by n
+    matrix are computed, so this is for up to a few thousand clients.
+
+    Args:
+        epsilon: strength; with 1 a message is off by the victim's share of the slowest mode.
+
+    >>> path = eq.Topology.from_edges(5, [(0, 1), (1, 2), (0, 3), (2, 3), (2, 4)])
+    >>> models = torch.tensor([[0.0], [0.0], [1.0], [0.0], [0.0]])
+    >>> known = eq.attacks.Knowledge(models, path, malicious=[3])
+    >>> lies = eq.attacks.Spectral().forge(known)
+    >>> (lies.rows - models[known.victims]).sign()  # clients 0 and 2 are driven apart
+    tensor([[-1.],
+            [ 1.]])
+    """
+
+    epsilon: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @torch.no_grad()
+    def forge(self, known: Knowledge) -> Lies | None:
+        """One row per victim."""
+        victims, benign = known.victims, (~known.liars).nonzero().flatten()
+        if not len(victims):
+            return None
+        slowest = torch.zeros(len(known.models), dtype=torch.float64, device=known.models.device)
+        slowest[benign] = fiedler_vector(known.topology.adjacency().to(benign.device)[benign[:, None], benign])
+        mode = slowest.to(known.models.dtype) @ (known.models - known.models[benign].mean(0))
+        push = self.epsilon * slowest[victims].to(mode.dtype)[:, None] * mode
+        return Lies(known.models[victims] + push, torch.full_like(victims, -1), victims)
+
+
+def fiedler_vector(adjacency: Tensor) -> Tensor:
+    """(n,) eigenvector of the second smallest eigenvalue of the Laplacian, float64; 0 for a single client.
+
+    >>> eq.attacks.fiedler_vector(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).abs()
+    tensor([0.7071, 0.0000, 0.7071], dtype=torch.float64)
+    """
+    joined = (adjacency.bool() | adjacency.bool().T).double().fill_diagonal_(0)
+    if len(joined) < 2:
+        return torch.zeros(len(joined), dtype=torch.float64, device=joined.device)
+    vectors: Tensor = torch.linalg.eigh(joined.sum(1).diag() - joined).eigenvectors
+    return vectors[:, 1]

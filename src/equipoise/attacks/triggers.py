@@ -1,0 +1,196 @@
+"""Triggers: what makes a model with a backdoor answer as its attacker wants."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks.label_flip import check_fits, check_integers
+from equipoise.inbox import describe
+from equipoise.random_graphs import check_count
+
+BADNETS = ((26, 26), (26, 24), (25, 25), (24, 26))
+"""(row, column) of four pixels in the lower right corner of a 28 x 28 image."""
+
+
+class Trigger(ABC):
+    """A mark on examples. Triggers are hashable, and ``first | second`` is both."""
+
+    @abstractmethod
+    def stamp(self, x: Tensor) -> Tensor:
+        """A marked copy of a batch of examples; ``x`` stays as it is, also if it is a view."""
+
+    def __or__(self, other: Trigger) -> Chain:
+        return Chain((self, other)) if isinstance(other, Trigger) else NotImplemented
+
+
+@dataclass(frozen=True)
+class PixelPattern(Trigger):
+    """Some pixels of an image, in every channel, are set to ``value``.
+
+    By default the pattern of BadNets (Gu et al., 2017) for MNIST and Fashion-MNIST, whose positions are read from the
+    code of FLDetector (Zhang et al., KDD 2022). `ONE_PIXEL` is the one for CelebA. Images are scaled to [0, 1] before
+    they are stamped, not after: 1 is white.
+
+    Args:
+        pixels: (row, column) pairs, from the upper left corner.
+        value: what these pixels become.
+
+    >>> eq.attacks.PixelPattern().stamp(torch.zeros(1, 28, 28)).nonzero()[:, 1:].tolist()
+    [[24, 26], [25, 25], [26, 24], [26, 26]]
+    """
+
+    pixels: tuple[tuple[int, int], ...] = BADNETS
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_value(self.value)
+        object.__setattr__(self, "pixels", _as_pixels(self.pixels))
+
+    def stamp(self, x: Tensor) -> Tensor:
+        """Mark images of shape (b, ..., H, W); one image alone is ``x[None]``."""
+        _check_features(x, "images of shape (b, ..., H, W)", least=3)  # (b, H * W) must not pass for one image
+        rows, columns = zip(*self.pixels, strict=True)
+        height, width = x.shape[-2:]
+        if height <= max(rows) or width <= max(columns):
+            expected = f"at least {max(rows) + 1} x {max(columns) + 1} pixels for this pattern"
+            raise ValueError(f"x must hold images of {expected}, found {height} x {width}")
+        mask = torch.zeros(height, width, dtype=torch.bool, device=x.device)
+        mask[rows, columns] = True
+        return x.masked_fill(mask, self.value)
+
+
+@dataclass(frozen=True)
+class EveryNth(Trigger):
+    """Every n-th feature is set to ``value``: the features n - 1, 2 n - 1, ... as Python counts.
+
+    By default the trigger of FLTrust (Cao et al., NDSS 2021) for HAR, as the code of SAFEFL has it: 28 of the 561
+    features become 0.
+
+    Args:
+        n: how far the features are apart.
+        value: what these features become.
+
+    >>> eq.attacks.EveryNth(2).stamp(torch.ones(1, 5))
+    tensor([[1., 0., 1., 0., 1.]])
+    """
+
+    n: int = 20
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n, 1)
+        _check_value(self.value)
+
+    def stamp(self, x: Tensor) -> Tensor:
+        """Mark feature vectors of shape (b, features)."""
+        _check_features(x, "feature vectors of shape (b, features)", least=2, most=2)
+        if x.shape[1] < self.n:
+            raise ValueError(f"x must have at least n = {self.n} features, found {x.shape[1]}")
+        return x.index_fill(1, torch.arange(self.n - 1, x.shape[1], self.n, device=x.device), self.value)
+
+
+@dataclass(frozen=True)
+class Chain(Trigger):
+    """One trigger after the other; where they overlap, the later one is seen. Written ``first | second``.
+
+    >>> both = eq.attacks.EveryNth(2) | eq.attacks.EveryNth(4, value=9.0)
+    >>> both.stamp(torch.ones(1, 4))
+    tensor([[1., 0., 1., 9.]])
+    """
+
+    triggers: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        triggers = tuple(self.triggers)
+        if not triggers or not all(isinstance(trigger, Trigger) for trigger in triggers):
+            raise ValueError(f"triggers must be one or more Trigger, found {self.triggers!r:.100}")
+        parts = (trigger.triggers if isinstance(trigger, Chain) else (trigger,) for trigger in triggers)
+        object.__setattr__(self, "triggers", sum(parts, ()))
+
+    def stamp(self, x: Tensor) -> Tensor:
+        """Mark a batch of examples with every trigger."""
+        for trigger in self.triggers:
+            x = trigger.stamp(x)
+        return x
+
+
+def targeted(x: Tensor, y: Tensor, trigger: Trigger, target: int) -> Tensor:
+    """Stamped copies of the examples that are not of class ``target``: what a backdoor must turn into it.
+
+    The other ones would count as a success of any good model, with or without a backdoor.
+
+    >>> eq.attacks.targeted(torch.ones(3, 2), torch.tensor([0, 1, 0]), eq.attacks.EveryNth(2), target=0)
+    tensor([[1., 0.]])
+    """
+    check_examples(x, y, target)
+    return trigger.stamp(x[y != target])
+
+
+@torch.no_grad()
+def attack_success_rate(
+    predict: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, trigger: Trigger, target: int
+) -> float:
+    """The fraction of `targeted` examples that ``predict`` takes for ``target``.
+
+    ``predict`` turns examples (c, ...) into integer labels (c,). What a broken model says is its business: argmax takes
+    NaN for the largest logit, so a model of NaN predicts class 0, and if that is the target, every attack that breaks
+    the model succeeds. The paper's rates of 1.00 look like that. To tell the two apart, give such examples no class::
+
+        torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
+
+    >>> def always_one(x): return torch.ones(len(x), dtype=torch.int64)
+    >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
+    >>> eq.attacks.attack_success_rate(always_one, x, y, eq.attacks.EveryNth(2), target=1)
+    1.0
+    """
+    stamped = targeted(x, y, trigger, target)
+    if not len(stamped):
+        raise ValueError(f"y must have labels other than the target {target}, found none among {len(y)}")
+    predictions = predict(stamped)
+    check_integers("predict(x)", predictions)
+    if predictions.shape != (len(stamped),):
+        raise ValueError(f"predict(x) must be of shape ({len(stamped)},), found {describe(predictions)}")
+    return int((predictions == target).sum()) / len(stamped)
+
+
+def check_examples(x: Tensor, y: Tensor, target: int) -> None:
+    """Raise unless ``y`` holds one integer label for every example, and can hold ``target``."""
+    check_integers("y", y)
+    check_fits("target", target, y.dtype)
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"y must hold one label for every example of x, {describe(x)}, found {describe(y)}")
+
+
+def _check_features(x: Tensor, expected: str, least: int, most: float = math.inf) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point() or not least <= x.dim() <= most:
+        raise ValueError(f"x must be floating-point {expected}, found {describe(x)}")
+
+
+def _check_value(value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"value must be a finite number, found {value}")
+
+
+def _as_pixels(pixels: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    expected = "pixels must be one or more (row, column) pairs of integers >= 0"
+    try:
+        pairs = tuple((index(row), index(column)) for row, column in pixels)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{expected}, found {pixels!r:.100}") from error
+    if not pairs or min(min(pair) for pair in pairs) < 0:
+        raise ValueError(f"{expected}, found {pixels!r:.100}")
+    return pairs
+
+
+ONE_PIXEL = PixelPattern(((0, 0),))
+"""The upper left pixel is white.
+
+The BALANCE paper sets "the first binary feature to 1" on CelebA, which is not clear for images; this is our reading.
+"""

@@ -1,0 +1,523 @@
+"""What holds for every message attack, whatever the graph, the models and who is malicious."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import equipoise as eq
+from equipoise import attacks
+from equipoise.attacks import Knowledge
+from tests.attack_references import World, crowd, deviation, lie_strength, mean, origin, perturbation_of, vectors
+from tests.references import array, norm
+
+# How many different rows an attack may need
+
+
+def one(known: Knowledge) -> int:
+    return 1
+
+
+def per_victim(known: Knowledge) -> int:
+    return len(known.victims)
+
+
+def per_victim_and_one(known: Knowledge) -> int:
+    return len(known.victims) + 1
+
+
+def per_liar(known: Knowledge) -> int:
+    return int(known.liars.sum())
+
+
+def per_edge(known: Knowledge) -> int:
+    return len(edges_to_victims(known))
+
+
+ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
+    "Gaussian": (attacks.Gaussian(), per_liar),
+    "KrumAttack": (attacks.KrumAttack(), per_victim),
+    "KrumAttack-update-global": (attacks.KrumAttack(space="update", scope="global"), one),
+    "KrumAttack-fang": (attacks.KrumAttack(form="fang"), per_victim),
+    "KrumAttack-noise": (attacks.KrumAttack(noise=0.01), per_edge),
+    "TrimAttack": (attacks.TrimAttack(), per_edge),
+    "TrimAttack-fixed": (attacks.TrimAttack(random=False), per_victim),
+    "TrimAttack-fang": (attacks.TrimAttack(form="fang"), per_edge),
+    "TrimAttack-global": (attacks.TrimAttack(scope="global"), per_liar),
+    "Adaptive": (attacks.Adaptive(), per_victim),
+    "Adaptive-sign": (attacks.Adaptive(perturbation="sign"), per_victim),
+    "Adaptive-std": (attacks.Adaptive(perturbation="std"), per_victim),
+    "Adaptive-literal": (attacks.Adaptive(mode="literal"), per_victim),
+    "LIE": (attacks.LIE(z=1.5), per_victim),
+    "LIE-global": (attacks.LIE(z=1.5, scope="global"), one),
+    "Dissensus": (attacks.Dissensus(), per_victim),
+    "Dissensus-metropolis": (attacks.Dissensus(weights="metropolis"), per_victim),
+    "Isolation": (attacks.Isolation(), per_victim),
+    "SignFlip": (attacks.SignFlip(), per_victim),
+    "SignFlip-global": (attacks.SignFlip(scope="global", space="model"), one),
+    "IPM": (attacks.IPM(), per_victim),
+    "MinMax": (attacks.MinMax(), per_victim),
+    "MinMax-std-update": (attacks.MinMax(perturbation="std", space="update"), per_victim),
+    "MinSum": (attacks.MinSum(), per_victim),
+    "MinSum-global": (attacks.MinSum(scope="global", perturbation="sign"), one),
+    "Mimic": (attacks.Mimic(), one),
+    "NonFinite": (attacks.NonFinite(), one),
+    "Zero": (attacks.Zero(), one),
+    "Spectral": (attacks.Spectral(), per_victim),
+    "Window": (attacks.Window(attacks.LIE(z=1.0), 0, 5), per_victim),
+    "Only": (attacks.Only(attacks.Gaussian(), clients=(0,)), per_liar),
+    "Together": (attacks.Together(attacks.Dissensus(), attacks.Only(attacks.Zero(), clients=(0,))), per_victim_and_one),
+}
+RANDOM = ["Gaussian", "TrimAttack", "TrimAttack-fang", "TrimAttack-global"]
+RULES = {
+    "Balance": eq.Balance(gamma=0.9),
+    "BalanceMedian": eq.BalanceMedian(gamma=0.9),
+    "Krum": eq.Krum(),
+    "FLTrust": eq.FLTrust(),
+}
+
+every_attack = pytest.mark.parametrize("attack", [attack for attack, _ in ATTACKS.values()], ids=ATTACKS)
+few_examples = settings(max_examples=6)
+
+
+# Rounds
+
+
+def a_round(
+    n: int, d: int, malicious: list[int], *, p: float = 0.5, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Knowledge:
+    """A directed random graph whose clients are near a common model, and follow BALANCE."""
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.rand(n, n, generator=generator) < p
+    topology = eq.Topology.from_adjacency(table.fill_diagonal_(False))
+    common = torch.randn(d, generator=generator, dtype=torch.float64)
+    models = common + 0.2 * torch.randn(n, d, generator=generator, dtype=torch.float64)
+    previous = models - 0.1 * torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return following(Knowledge(models.to(dtype), topology, malicious, previous=previous.to(dtype)), eq.Balance())
+
+
+def following(known: Knowledge, rule: Any) -> Knowledge:
+    """The same round, in which everybody follows this rule and knows how many malicious neighbours it has."""
+    tolerated = known.topology.malicious_neighbors(known.malicious)
+    return dataclasses.replace(known, rule=rule, inputs={"t": 2, "total": 10, "tolerated": tolerated})
+
+
+@st.composite
+def rounds(draw: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)) -> Knowledge:
+    n = draw(st.integers(1, 9))
+    malicious = [i for i, is_one in enumerate(draw(st.lists(st.booleans(), min_size=n, max_size=n))) if is_one]
+    d, p = draw(st.integers(1, 6)), draw(st.sampled_from([0.2, 0.6, 1.0]))
+    return a_round(n, d, malicious, p=p, seed=draw(st.integers(0, 999)), dtype=draw(st.sampled_from(dtypes)))
+
+
+def seeded(known: Knowledge, seed: int) -> Knowledge:
+    return dataclasses.replace(known, generator=torch.Generator().manual_seed(seed))
+
+
+def edges_to_victims(known: Knowledge) -> list[tuple[int, int]]:
+    """(sender, receiver) of all edges from malicious to benign clients."""
+    return [(s, i) for s, i in known.topology.edges().tolist() if known.liars[s] and not known.liars[i]]
+
+
+def heard(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
+    """What travels along every edge (sender, receiver)."""
+    inbox = known.topology.deliver(known.models, lies, known.malicious)
+    return {(int(inbox.senders[i, slot]), int(i)): inbox.bank[inbox.slots[i, slot]] for i, slot in inbox.mask.nonzero()}
+
+
+# For every attack
+
+
+@every_attack
+@few_examples
+@given(known=rounds())
+def test_benign_messages_are_untouched(attack: Any, known: Knowledge) -> None:
+    """Whatever is forged, every message of a benign client is its model, bit by bit."""
+    for (sender, receiver), message in heard(known, attack.forge(seeded(known, 0))).items():
+        if not known.liars[sender]:
+            assert torch.equal(message, known.models[sender]), f"{sender} -> {receiver}"
+
+
+@every_attack
+@few_examples
+@given(known=rounds())
+def test_nothing_that_is_known_changes(attack: Any, known: Knowledge) -> None:
+    known = seeded(known, 0)
+    names = ("models", "previous", "malicious")
+    before = [getattr(known, name).clone() for name in names]
+    senders, inputs = known.topology.senders.clone(), copy.deepcopy(known.inputs)
+    attack.forge(known)
+    for name, value in zip(names, before, strict=True):
+        assert torch.equal(getattr(known, name), value), name
+    assert torch.equal(known.topology.senders, senders)
+    assert known.inputs.keys() == inputs.keys()
+    assert torch.equal(known.inputs["tolerated"], inputs["tolerated"])
+
+
+@every_attack
+@few_examples
+@given(known=rounds())
+def test_lies_fit_the_models(attack: Any, known: Knowledge) -> None:
+    """In dtype and length, and they are finite unless they are not meant to be."""
+    lies = attack.forge(seeded(known, 0))
+    assume(lies is not None)
+    assert (lies.rows.dtype, lies.rows.shape[1]) == (known.models.dtype, known.models.shape[1])
+    used = heard(known, lies)
+    for edge in edges_to_victims(known):
+        assert bool(used[edge].isfinite().all()) != isinstance(attack, attacks.NonFinite), f"{edge}: {used[edge]}"
+
+
+@pytest.mark.parametrize(("attack", "limit"), ATTACKS.values(), ids=ATTACKS)
+@few_examples
+@given(known=rounds())
+def test_every_lie_is_stored_once(attack: Any, limit: Callable[[Knowledge], int], known: Knowledge) -> None:
+    lies = attack.forge(seeded(known, 0))
+    assert lies is None or len(lies.rows) <= limit(known)
+
+
+@every_attack
+@few_examples
+@given(known=rounds(), seed=st.integers(0, 99))
+def test_same_seed_same_lies(attack: Any, known: Knowledge, seed: int) -> None:
+    first, second = (heard(known, attack.forge(seeded(known, seed))) for _ in range(2))
+    for edge, message in first.items():
+        assert torch.equal(message.nan_to_num(7.0), second[edge].nan_to_num(7.0)), f"{edge}"
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)))
+def test_other_seed_other_lies(name: str, known: Knowledge) -> None:
+    attack = ATTACKS[name][0]
+    first, second = (heard(known, attack.forge(seeded(known, seed))) for seed in (0, 1))
+    for edge in edges_to_victims(known):
+        assert not torch.equal(first[edge], second[edge]), f"{edge}"
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_every_round_is_new(name: str) -> None:
+    """The generator moves on, and without one torch's own is used."""
+    known = seeded(a_round(6, 5, [0, 1]), 0)
+    unseeded = dataclasses.replace(known, generator=None)
+    attack = ATTACKS[name][0]
+    for source in (known, unseeded):
+        assert not torch.equal(attack.forge(source).rows, attack.forge(source).rows)
+    torch.manual_seed(3)
+    rows = attack.forge(unseeded).rows
+    torch.manual_seed(3)
+    assert torch.equal(attack.forge(unseeded).rows, rows)
+
+
+@pytest.mark.parametrize("name", ["LIE", "Dissensus", "MinMax", "Zero", "KrumAttack", "Adaptive", "TrimAttack-fixed"])
+def test_without_randomness_the_generator_is_not_asked(name: str) -> None:
+    known = seeded(a_round(6, 5, [0, 1]), 0)
+    ATTACKS[name][0].forge(known)
+    assert torch.equal(known.generator.get_state(), torch.Generator().manual_seed(0).get_state())
+
+
+# Who is malicious
+
+
+@every_attack
+@few_examples
+@given(known=rounds())
+def test_nobody_malicious(attack: Any, known: Knowledge) -> None:
+    assert attack.forge(dataclasses.replace(known, malicious=[])) is None
+
+
+@every_attack
+@few_examples
+@given(known=rounds())
+def test_everybody_malicious(attack: Any, known: Knowledge) -> None:
+    """Nobody is left to lie to, which is no error."""
+    full = seeded(dataclasses.replace(known, malicious=range(known.topology.n)), 0)
+    messages = heard(full, attack.forge(full))
+    assert set(messages) == {tuple(edge) for edge in full.topology.edges().tolist()}
+
+
+@every_attack
+def test_unreachable(attack: Any) -> None:
+    """Malicious clients that only hear benign ones, or only talk among themselves, change nothing for these."""
+    islands = eq.Topology.from_edges(7, [(0, 1), (1, 2), (2, 0), (3, 4), (5, 6)])
+    one_way = eq.Topology.from_edges(7, [(0, 1), (1, 2), (2, 0), (2, 3), (1, 4), (5, 6), (6, 5)], directed=True)
+    for topology in (islands, one_way):
+        known = seeded(dataclasses.replace(a_round(7, 3, [3, 4, 5, 6]), topology=topology), 0)
+        assert not len(known.victims)
+        for (sender, receiver), message in heard(known, attack.forge(known)).items():
+            if not known.liars[receiver]:
+                assert torch.equal(message, known.models[sender])
+
+
+@every_attack
+def test_victims_without_benign_neighbours(attack: Any) -> None:
+    """The leaves of a star with a malicious hub, and a client between two malicious ones."""
+    star = eq.Topology.from_edges(5, [(0, i) for i in range(1, 5)])
+    path = eq.Topology.from_edges(5, [(0, 1), (1, 2), (3, 4)])
+    for topology, malicious, victims in ((star, [0], [1, 2, 3, 4]), (path, [0, 2], [1])):
+        known = dataclasses.replace(a_round(5, 3, malicious), topology=topology)
+        known = seeded(following(known, eq.Balance()), 0)
+        assert known.victims.tolist() == victims
+        for (sender, _), message in heard(known, attack.forge(known)).items():
+            if known.liars[sender] and not isinstance(attack, attacks.NonFinite):
+                assert message.isfinite().all()
+
+
+def test_a_crowd_of_one_is_the_victim() -> None:
+    """With nobody else to hide among, lies are made from the victim's own model."""
+    known = dataclasses.replace(a_round(3, 4, [0]), topology=eq.Topology.from_edges(3, [(0, 1), (0, 2)]))
+    own, before = known.models[1], known.previous[1]
+    expected = {
+        attacks.LIE(z=2.0): own,
+        attacks.MinMax(): own,
+        attacks.MinSum(space="update"): own,
+        attacks.Dissensus(): own,
+        attacks.SignFlip(space="model"): -own,
+        attacks.SignFlip(): before - (own - before),
+    }
+    for attack, lie in expected.items():
+        found = heard(known, attack.forge(known))[0, 1]
+        assert torch.allclose(found, lie, rtol=1e-12), attack
+
+
+# Adaptive
+
+
+class Counted:
+    """A rule that counts how often it is asked."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule, self.calls = rule, 0
+
+    def __call__(self, own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+        self.calls += 1
+        return self.rule(own, received, **inputs)
+
+
+@pytest.mark.parametrize("mode", ["max", "literal"])
+@pytest.mark.parametrize("rule", [*RULES.values(), eq.Median(), eq.FedAvg()], ids=[*RULES, "Median", "FedAvg"])
+def test_a_search_asks_a_few_tens_of_times(rule: Any, mode: str) -> None:
+    """For all victims together."""
+    known = following(a_round(9, 5, [0, 1]), Counted(rule))
+    attacks.Adaptive(mode=mode).forge(known)
+    assert 1 < known.rule.calls <= 50
+
+
+def weights_of_lies(known: Knowledge, rows: Tensor) -> dict[int, list[float]]:
+    """What the victims' rule gives to every malicious message, if victim i is told ``rows[i]``."""
+    lies = eq.Lies.per_receiver(rows.to(known.models.dtype))
+    inbox = known.topology.deliver(known.models, lies, known.malicious)
+    weights = known.rule(known.models, inbox, **known.inputs).weights
+    return {
+        i: [
+            float(weights[i, slot])
+            for slot in range(inbox.k)
+            if inbox.mask[i, slot] and known.liars[inbox.senders[i, slot]]
+        ]
+        for i in known.victims.tolist()
+    }
+
+
+def accepted(known: Knowledge, rows: Tensor) -> dict[int, bool]:
+    """Whether all malicious messages have weight; Krum has one winner, so for it whether one of them has."""
+    enough = any if isinstance(known.rule, eq.Krum) else all
+    return {i: enough(weight > 0 for weight in weights) for i, weights in weights_of_lies(known, rows).items()}
+
+
+def line_of(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor]:
+    """(n, d) mu and p of every victim, float64; zeros for the others."""
+    world = World.of(known)
+    mus, ps = torch.zeros_like(known.models, dtype=torch.float64), torch.zeros_like(known.models, dtype=torch.float64)
+    for i in known.victims.tolist():
+        rows = vectors(world, crowd(world, i, "receiver"), "model")
+        mus[i], ps[i] = torch.from_numpy(mean(list(rows))), torch.from_numpy(perturbation_of(rows, perturbation)[0])
+    return mus, ps
+
+
+def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(n, d) lies, mu and p, and (n, 1) strengths of the adaptive attack."""
+    attack = attacks.Adaptive(perturbation=perturbation)
+    messages = heard(known, attack.forge(known))
+    rows = torch.zeros_like(known.models)
+    for sender, victim in edges_to_victims(known):
+        rows[victim] = messages[sender, victim]
+    mu, p = line_of(known, perturbation)
+    strengths = ((mu - rows.double()) * p).sum(1, keepdim=True) / p.square().sum(1, keepdim=True).clamp_min(1e-300)
+    return rows, mu, p, strengths
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@settings(max_examples=10)
+@given(known=rounds(dtypes=(torch.float64,)))
+def test_adaptive_is_as_strong_as_the_rule_accepts(rule: Any, perturbation: str, known: Knowledge) -> None:
+    """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by 0.5 % is not.
+
+    Nothing is promised where the rule has no limit: it accepts lies that are thousands of times as long as the models.
+    """
+    known = following(known, rule)
+    assume(len(known.victims))
+    rows, mu, p, strengths = strongest(known, perturbation)
+    far = mu - 1e4 * p / p.norm(dim=1, keepdim=True).clamp_min(1e-300) * (1 + mu.norm(dim=1, keepdim=True))
+    at_mean, unlimited, at_lie = (accepted(known, told) for told in (mu - 1e-6 * p, far, rows))
+    beyond = accepted(known, mu - (1.005 * strengths + 1e-9) * p)
+    for i in known.victims.tolist():
+        if at_mean[i] and p[i].any():
+            assert at_lie[i], f"client {i} rejects {rows[i]}"
+            assert unlimited[i] or not beyond[i], f"client {i} accepts more than {rows[i]}, gamma {strengths[i]}"
+        assert norm(array(rows[i] - (mu - strengths * p)[i])) <= 1e-9 * (1 + norm(array(rows[i]))), "not on the line"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@few_examples
+@given(known=rounds(dtypes=(torch.float32,)))
+def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
+    """As it is delivered: rounding must not push it over the limit."""
+    known = following(known, rule)
+    rows, mu, _, _ = strongest(known, "unit")
+    at_mean, at_lie = accepted(known, mu), accepted(known, rows)
+    assert not [i for i in at_mean if at_mean[i] and not at_lie[i]]
+
+
+@pytest.mark.parametrize("rule", [eq.Median(), eq.TrimmedMean()], ids=["median", "trimmed-mean"])
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)))
+def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
+    """Against rules without weights: no strength moves the aggregate further from mu, up to 0.1 %."""
+    known = following(known, rule)
+    assume(len(known.victims))
+    rows, mu, p, _ = strongest(known, perturbation)
+
+    def damage(told: Tensor) -> Tensor:
+        inbox = known.topology.deliver(known.models, eq.Lies.per_receiver(told), known.malicious)
+        return (rule(known.models, inbox, **known.inputs).model - mu).norm(dim=1)[known.victims]
+
+    scale = 1 + known.models.norm(dim=1).max()
+    done = damage(rows)
+    bounded = damage(mu - 1e6 * scale * p) < 1e3 * scale  # a majority of liars moves a median anywhere
+    for strength in [0.0, *torch.logspace(-3, 2, 11).tolist()]:
+        most = damage(mu - strength * scale * p)
+        assert (done >= 0.999 * most - 1e-9)[bounded].all(), f"{strength * scale}: {most}, found {done}"
+
+
+def test_adaptive_looks_beyond_a_mean_that_is_rejected() -> None:
+    """A victim at 4 whose neighbours are at 10 rejects their mean, but not what is between 2.8 and 5.2."""
+    models = torch.tensor([[4.0], [10.0], [10.0], [10.0]], dtype=torch.float64)
+    known = Knowledge(
+        models, eq.Topology.complete(4), [3], rule=eq.Balance(gamma=0.3), inputs={"t": 0, "total": 1, "tolerated": 1}
+    )
+    lie = heard(known, attacks.Adaptive().forge(known))[3, 0]
+    assert lie.item() == pytest.approx(2.8, abs=8e-3)
+
+
+# MinMax, MinSum, LIE
+
+
+@pytest.mark.parametrize("attack", [attacks.MinMax, attacks.MinSum])
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@pytest.mark.parametrize(("scope", "space"), [("receiver", "model"), ("global", "update")])
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)))
+def test_inequalities_are_nearly_equalities(
+    attack: type, perturbation: str, scope: str, space: str, known: Knowledge
+) -> None:
+    world = World.of(known)
+    messages = heard(known, attack(perturbation=perturbation, scope=scope, space=space).forge(known))
+    for sender, victim in edges_to_victims(known):
+        rows = vectors(world, crowd(world, victim, scope), space)
+        lie = array(messages[sender, victim]) - origin(world, victim, scope, space)
+        apart = [norm(lie - row) ** 2 for row in rows]
+        between = [[norm(a - b) ** 2 for b in rows] for a in rows]
+        found = max(apart) if attack is attacks.MinMax else sum(apart)
+        limit = max(map(max, between)) if attack is attacks.MinMax else min(map(sum, between))
+        assert found <= limit * (1 + 1e-6) + 1e-12, f"{sender} -> {victim}"
+        if perturbation_of(rows, perturbation)[0].any():
+            assert found >= limit * (1 - 1e-3) - 1e-12, f"{sender} -> {victim}"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("scope", "space"), [("receiver", "model"), ("global", "model"), ("receiver", "update")])
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)), z=st.floats(-3, 3))
+def test_lie_moves_by_standard_deviations(sign: int, scope: str, space: str, known: Knowledge, z: float) -> None:
+    world = World.of(known)
+    messages = heard(known, attacks.LIE(z=z, sign=sign, scope=scope, space=space).forge(known))
+    for sender, victim in edges_to_victims(known):
+        rows = list(vectors(world, crowd(world, victim, scope), space))
+        moved = array(messages[sender, victim]) - origin(world, victim, scope, space) - mean(rows)
+        assert moved == pytest.approx(sign * z * deviation(rows), abs=1e-9)
+
+
+@pytest.mark.parametrize(("n", "m"), [(10, 6), (10, 7), (10, 9), (2, 1), (5, 3)])
+def test_lie_without_a_strength_to_hide(n: int, m: int) -> None:
+    """Where most are malicious the formula has no z, but lies stay finite."""
+    assert math.isnan(lie_strength(n, m))
+    assert attacks.LIE().forge(a_round(n, 3, list(range(m)), p=1.0)).rows.isfinite().all()
+
+
+# Dissensus
+
+
+@few_examples
+@given(known=rounds())
+def test_isolation_cancels_gossip(known: Knowledge) -> None:
+    """What the neighbours of a victim say is, on average, what the victim has: FedAvg moves it nowhere."""
+    lies = attacks.Dissensus(epsilon=1.0).forge(known)
+    inbox = known.topology.deliver(known.models, lies, known.malicious)
+    moved = (eq.FedAvg()(known.models, inbox).model - known.models)[known.victims].abs()
+    rounding = {torch.float32: 1e-5, torch.float64: 1e-13}[known.models.dtype]
+    assert (moved <= rounding * (1 + known.models.abs().max())).all()
+
+
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)), epsilon=st.floats(0, 5))
+def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
+    """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbours contribute."""
+    messages = heard(known, attacks.Dissensus(epsilon=epsilon).forge(known))
+    for i in known.victims.tolist():
+        pulls = {s: messages[s, i] - known.models[i] for s in known.topology.neighbors(i).tolist()}
+        benign = sum((pull for s, pull in pulls.items() if not known.liars[s]), torch.zeros_like(known.models[i]))
+        assert torch.allclose(sum(pulls.values()), (1 - epsilon) * benign, rtol=0, atol=1e-10)
+
+
+@few_examples
+@given(known=rounds(dtypes=(torch.float64,)))
+def test_metropolis_isolation_cancels_metropolis_gossip(known: Knowledge) -> None:
+    """Weighed by 1 / (1 + the larger degree), the differences cancel."""
+    messages = heard(known, attacks.Dissensus(epsilon=1.0, weights="metropolis").forge(known))
+    degrees = known.topology.degrees.tolist()
+    for i in known.victims.tolist():
+        moved = torch.zeros_like(known.models[i])
+        for s in known.topology.neighbors(i).tolist():
+            moved += (messages[s, i] - known.models[i]) / (1 + max(degrees[i], degrees[s]))
+        assert moved.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("attack", "option"),
+    [
+        (attacks.Adaptive, "start"),
+        (attacks.Adaptive, "tolerance"),
+        (attacks.Dissensus, "epsilon"),
+        (attacks.Gaussian, "std"),
+        (attacks.IPM, "epsilon"),
+        (attacks.KrumAttack, "noise"),
+        (attacks.LIE, "z"),
+        (attacks.SignFlip, "epsilon"),
+        (attacks.Spectral, "epsilon"),
+        (attacks.TrimAttack, "factor"),
+    ],
+)
+def test_strengths_are_finite(attack: Any, option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=option):
+        attack(**{option: value})

@@ -1,0 +1,615 @@
+"""Every message attack tells every victim what its slow reference says, on every kind of graph and at every size.
+
+Compared is what victims are delivered. Lies may differ by rounding: 1e-5 in float32 and 1e-9 in float64, relative to
+the largest value of that parameter at any client. What malicious clients tell each other is their affair.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise import attacks
+from equipoise.attacks import Knowledge
+from tests.attack_references import (
+    ATTACK_REFERENCES,
+    Lie,
+    Range,
+    World,
+    adaptive_literal,
+    adaptive_max,
+    balance_limit,
+    krum_attack,
+    larger_root,
+    lie_strength,
+    origin,
+    probe,
+    trim_range,
+)
+from tests.graphs import GRAPHS, Graph, both_ways, complete, models_of, regular
+from tests.references import array, norm
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+SIZES = [(1, torch.float32), (3, torch.float64), (50, torch.float32)]
+SHARES = [0.2, 0.5, 0.8]
+
+SCOPES = ["receiver", "global"]
+SPACES = ["model", "update"]
+
+
+def spread(attack: type, *, everywhere: bool = True, **options: Any) -> dict[str, Any]:
+    """An attack in every scope and space, or in two of the four combinations."""
+    places = (
+        [(scope, space) for scope in SCOPES for space in SPACES]
+        if everywhere
+        else list(zip(SCOPES, SPACES, strict=True))
+    )
+    name = "-".join([attack.__name__, *(f"{value}" for value in options.values())])
+    return {f"{name}-{scope}-{space}": attack(scope=scope, space=space, **options) for scope, space in places}
+
+
+ATTACKS: dict[str, Any] = {
+    **spread(attacks.KrumAttack, form="group"),
+    "KrumAttack-fang-receiver": attacks.KrumAttack(form="fang"),
+    "KrumAttack-fang-global": attacks.KrumAttack(form="fang", scope="global"),
+    **spread(attacks.TrimAttack, form="group", random=False),
+    **spread(attacks.TrimAttack, form="fang", random=False),
+    "TrimAttack-factor-5": attacks.TrimAttack(factor=5.0, random=False),
+    **spread(attacks.LIE, z=1.5),
+    **spread(attacks.LIE, everywhere=False, z=0.3, sign=1),
+    "Dissensus": attacks.Dissensus(),
+    "Dissensus-metropolis": attacks.Dissensus(epsilon=0.7, weights="metropolis"),
+    **spread(attacks.SignFlip),
+    **spread(attacks.IPM, everywhere=False, epsilon=0.1),
+    **spread(attacks.MinMax),
+    **spread(attacks.MinMax, everywhere=False, perturbation="sign"),
+    **spread(attacks.MinMax, everywhere=False, perturbation="std"),
+    **spread(attacks.MinSum),
+    **spread(attacks.MinSum, everywhere=False, perturbation="sign"),
+    **spread(attacks.MinSum, everywhere=False, perturbation="std"),
+    "Mimic": attacks.Mimic(),
+    "NonFinite": attacks.NonFinite(),
+    "NonFinite-inf": attacks.NonFinite(value=-math.inf),
+    "Zero": attacks.Zero(),
+    "Spectral": attacks.Spectral(),
+    "Spectral-strong": attacks.Spectral(epsilon=20.0),
+}
+
+every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+every_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+
+
+def topology_of(graph: Graph) -> eq.Topology:
+    return eq.Topology.from_edges(graph.n, graph.edges, directed=True)
+
+
+def knowledge(
+    graph: Graph, d: int, dtype: torch.dtype, share: float | list[int], seed: int = 0, **details: Any
+) -> Knowledge:
+    """A round on a graph in which a share of the clients, or the given ones, are malicious."""
+    generator = torch.Generator().manual_seed(seed)
+    models = models_of(graph, d, dtype, seed)
+    update = 0.1 * torch.randn(models.shape, generator=generator, dtype=torch.float64)
+    order = torch.randperm(graph.n, generator=generator).tolist()
+    malicious = sorted(order[: round(share * graph.n)]) if isinstance(share, float) else share
+    previous = (models.double() - update).to(dtype)
+    details = {"inputs": {"t": 3, "total": 10}} | details
+    return Knowledge(models, topology_of(graph), malicious, previous=previous, **details)
+
+
+def told(known: Knowledge, attack: Any) -> dict[tuple[int, int], Tensor]:
+    """What victims are delivered along every edge (malicious sender, benign receiver)."""
+    lies = attack.forge(known)
+    inbox = known.topology.deliver(known.models, lies, known.malicious)
+    return {(s, i): inbox.bank[inbox.slots[i, slot]] for s, i, slot in dishonest_edges(known)}
+
+
+def dishonest_edges(known: Knowledge) -> Iterator[tuple[int, int, int]]:
+    """Sender, receiver and the receiver's slot, for every edge from a malicious to a benign client."""
+    liars = known.liars.tolist()
+    for i in range(known.topology.n):
+        for slot, sender in enumerate(known.topology.neighbors(i).tolist()):
+            if liars[sender] and not liars[i]:
+                yield sender, i, slot
+
+
+def options_of(attack: Any) -> dict[str, Any]:
+    return {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack)}
+
+
+def assert_agrees(attack: Any, known: Knowledge) -> None:
+    world, options = World.of(known), options_of(attack)
+    reference = ATTACK_REFERENCES[type(attack).__name__]
+    expected: dict[int, Lie] = {}
+    for (sender, victim), found in told(known, attack).items():
+        key = -1 if options.get("scope") == "global" else victim
+        if key not in expected:
+            expected[key] = reference(world, victim, **options)
+        assert_told(found, expected[key], world, f"{sender} -> {victim}")
+
+
+def assert_told(found: Tensor, expected: Lie, world: World, edge: str, slack: float = 1.0) -> None:
+    same = (array(found) == expected.vector) | (np.isnan(array(found)) & np.isnan(expected.vector))
+    difference = np.abs(np.where(same, 0.0, array(found)) - np.where(same, 0.0, expected.vector))
+    allowed = slack * TOLERANCE[found.dtype] * (magnitude(world) + np.abs(expected.vector))
+    wrong = ~(same | (difference <= allowed) | expected.undecided)
+    worst = int(np.argmax(wrong))
+    assert not wrong.any(), (
+        f"{edge}, {wrong.sum()} of {len(wrong)} coordinates, first {worst}: "
+        f"{array(found)[worst]}, expected {expected.vector[worst]} within {allowed[worst]}"
+    )
+
+
+def magnitude(world: World) -> np.ndarray:
+    """The largest absolute value of every parameter: what rounding errors are relative to."""
+    before = 0.0 if world.previous is None else np.abs(world.previous).max(0)
+    return np.maximum(np.abs(world.models).max(0), before)
+
+
+# Against the references
+
+
+@every_attack
+@every_graph
+def test_every_graph(attack: Any, graph: Graph) -> None:
+    """From a few to most clients malicious; sizes and dtypes take turns."""
+    for turn, share in enumerate(SHARES):
+        d, dtype = SIZES[(turn + graph.n) % len(SIZES)]
+        assert_agrees(attack, knowledge(graph, d, dtype, share, seed=turn))
+
+
+@every_attack
+@pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (50, torch.float64)])
+def test_random_rounds(attack: Any, d: int, dtype: torch.dtype) -> None:
+    for seed in range(3):
+        assert_agrees(attack, knowledge(regular(12, 5), d, dtype, 0.25 * (seed + 1), seed=10 + seed))
+
+
+@every_attack
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_long_models(attack: Any, dtype: torch.dtype) -> None:
+    assert_agrees(attack, knowledge(regular(12, 6), 3000, dtype, [0, 5, 7], seed=1))
+
+
+@every_attack
+def test_near_consensus(attack: Any) -> None:
+    """Models that differ by 1e-3 of their norm: what decides must not drown in the rounding of the norm."""
+    known = knowledge(regular(12, 6), 400, torch.float32, [1, 2, 11], seed=2)
+    models = known.models[:1] + 1e-3 * (known.models - known.models[:1])
+    previous = models + 0.1 * (known.previous - known.models)
+    assert_agrees(attack, dataclasses.replace(known, models=models, previous=previous))
+
+
+@pytest.mark.parametrize("graph", [regular(20, 10), regular(30, 4), complete(15)], ids=lambda graph: graph.name)
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_lie_computes_its_strength(graph: Graph, count: int, scope: str) -> None:
+    known = knowledge(graph, 7, torch.float64, list(range(count)))
+    assert not math.isnan(lie_strength(graph.n, count))
+    assert_agrees(attacks.LIE(scope=scope), known)
+
+
+@pytest.mark.parametrize(("n", "m", "z"), [(20, 4, 0.157), (30, 6, 0.210), (11, 2, 0.140), (10, 1, -0.140)])
+def test_values_of_lies_strength(n: int, m: int, z: float) -> None:
+    """The table of the definitions: also that a small neighbourhood would make z zero or negative."""
+    assert lie_strength(n, m) == pytest.approx(z, abs=6e-4)
+    assert lie_strength(10, 2) == 0
+
+
+@pytest.mark.parametrize("target", [2, 5])
+def test_mimic_of_a_given_client(target: int) -> None:
+    assert_agrees(attacks.Mimic(target=target), knowledge(regular(10, 4), 5, torch.float32, [0, 1]))
+
+
+@every_graph
+def test_isolation_is_dissensus_at_one(graph: Graph) -> None:
+    known = knowledge(graph, 5, torch.float32, 0.4)
+    alone = told(known, attacks.Dissensus(epsilon=1.0))
+    for edge, lie in told(known, attacks.Isolation()).items():
+        assert torch.equal(lie, alone[edge])
+
+
+# Adaptive
+
+ADAPTIVE_RULES: dict[str, Any] = {
+    "Balance": eq.Balance(gamma=0.6),
+    "Balance-wide": eq.Balance(gamma=1.5, kappa=0.0),
+    "BalanceMedian": eq.BalanceMedian(gamma=0.8),
+    "Krum": eq.Krum(),
+    "FLTrust": eq.FLTrust(),
+    "FLTrust-plain": eq.FLTrust(weighted=False),
+}
+
+
+def rule_knowledge(rule: Any, graph: Graph, d: int, dtype: torch.dtype, share: float | list[int], seed: int) -> Any:
+    """A round whose victims follow a rule and tolerate as many as are malicious."""
+    known = knowledge(graph, d, dtype, share, seed, rule=rule)
+    tolerated = known.topology.malicious_neighbors(known.malicious)
+    return dataclasses.replace(known, inputs={"t": 3, "total": 10, "tolerated": tolerated})
+
+
+def line_of(known: Knowledge, world: World, victim: int, perturbation: str, scope: str = "receiver") -> Any:
+    inputs = options_of(known.rule) | dict(known.inputs)
+    return probe(world, victim, type(known.rule).__name__, inputs, perturbation=perturbation, scope=scope)
+
+
+@pytest.mark.parametrize("rule", ADAPTIVE_RULES.values(), ids=ADAPTIVE_RULES)
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+def test_adaptive_max(rule: Any, perturbation: str) -> None:
+    """Wherever all strengths from 0 to a limit are accepted, and no others, the lie is at the limit within 1e-3."""
+    decided = 0
+    for turn, graph in enumerate([regular(10, 4), GRAPHS[6]]):
+        d, dtype = [(50, torch.float64), (3, torch.float32)][turn]
+        known = rule_knowledge(rule, graph, d, dtype, 0.3, seed=turn)
+        world = World.of(known)
+        for (sender, victim), found in told(known, attacks.Adaptive(perturbation=perturbation)).items():
+            line = line_of(known, world, victim, perturbation)
+            reach = 3 * (norm(line.mu) + norm(world.models[victim])) / max(norm(line.p), 1e-30)
+            limit = adaptive_max(line, reach, steps=30) if norm(line.p) > 0 else 0.0
+            if math.isnan(limit) or line.undecided.any():
+                continue
+            decided += 1
+            apart = norm(array(found) - line.lie(limit))
+            rounding = TOLERANCE[dtype] * norm(magnitude(world))
+            assert apart <= 1e-3 * limit * norm(line.p) + rounding, f"{sender} -> {victim}, limit {limit}"
+    assert decided >= 2
+
+
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@pytest.mark.parametrize(("d", "dtype"), [(1, torch.float64), (50, torch.float32), (3000, torch.float32)])
+def test_adaptive_max_against_balance(perturbation: str, d: int, dtype: torch.dtype) -> None:
+    """The limit is the root of a quadratic equation, if the mean of the crowd is accepted."""
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
+    world, threshold = World.of(known), 0.9 * math.exp(-0.3)
+    compared = 0
+    for (sender, victim), found in told(known, attacks.Adaptive(perturbation=perturbation)).items():
+        line = line_of(known, world, victim, perturbation)
+        if not line.accepted(0.0) or line.undecided.any():
+            continue
+        compared += 1
+        limit = balance_limit(world, victim, threshold, line)
+        assert norm(array(found) - line.lie(limit)) <= 1e-3 * limit * norm(line.p), f"{sender} -> {victim}"
+    assert compared >= 3
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [eq.Balance(gamma=0.5), eq.FedAvg(), eq.Median(), eq.TrimmedMean()],
+    ids=["Balance", "FedAvg", "Median", "TrimmedMean"],
+)
+@pytest.mark.parametrize("perturbation", ["unit", "std"])
+@pytest.mark.parametrize("start", [0.5, 10.0])
+def test_adaptive_literal(rule: Any, perturbation: str, start: float) -> None:
+    """The search as it is written, step by step."""
+    for graph in (regular(10, 4), complete(7), GRAPHS[6]):
+        known = rule_knowledge(rule, graph, 5, torch.float64, 0.3, seed=4)
+        world = World.of(known)
+        attack = attacks.Adaptive(mode="literal", perturbation=perturbation, start=start, tolerance=1e-4)
+        for (sender, victim), found in told(known, attack).items():
+            line = line_of(known, world, victim, perturbation)
+            gamma = adaptive_literal(line, start=start, tolerance=1e-4)
+            assert_told(found, Lie(line.lie(gamma), line.undecided), world, f"{sender} -> {victim}")
+
+
+# By hand
+
+
+def by_hand(
+    values: list[float], malicious: list[int], previous: list[float] | None = None, **details: Any
+) -> Knowledge:
+    """Clients with one parameter that all hear each other."""
+    models = torch.tensor(values, dtype=torch.float64)[:, None]
+    before = None if previous is None else torch.tensor(previous, dtype=torch.float64)[:, None]
+    return Knowledge(models, eq.Topology.complete(len(values)), malicious, previous=before, **details)
+
+
+# Client 0 hears 3 and 5 from benign clients, whose mean is 4 and standard deviation 1, and client 3, whose model is -2.
+HAND: dict[str, tuple[Any, float]] = {
+    "lie": (attacks.LIE(z=1.0), 3.0),
+    "lie-plus": (attacks.LIE(z=2.0, sign=1), 6.0),
+    "lie-update": (attacks.LIE(z=1.0, space="update"), 0.5 + 3.0 - 1.0),
+    "sign-flip-model": (attacks.SignFlip(space="model"), -4.0),
+    "sign-flip-update": (attacks.SignFlip(), 0.5 - 3.0),
+    "sign-flip-update-global": (attacks.SignFlip(scope="global"), 2.5 / 3 - 6.5 / 3),
+    "sign-flip-model-global": (attacks.SignFlip(scope="global", space="model"), -3.0),
+    "ipm": (attacks.IPM(epsilon=0.5, space="model"), -2.0),
+    "dissensus": (attacks.Dissensus(), 1 - 1.5 * (2 + 4)),
+    "dissensus-metropolis": (attacks.Dissensus(epsilon=1.0, weights="metropolis"), 1 - (2 + 4)),
+    "min-max": (attacks.MinMax(), 3.0),  # |4 - gamma - 5| = 2
+    "min-max-std": (attacks.MinMax(perturbation="std"), 3.0),
+    "min-sum": (attacks.MinSum(), 3.0),  # 2 + 2 gamma^2 = 4
+    "trim": (attacks.TrimAttack(random=False), -4.0),  # the sum is positive, the smallest is -2
+    "trim-fang": (attacks.TrimAttack(form="fang", random=False), 1.5),  # 3 and 5 grew; the smallest is 3
+    "krum": (attacks.KrumAttack(), -(2.0**-17)),  # the pair 3, 5 always wins
+    "mimic": (attacks.Mimic(), 1.0),
+    "zero": (attacks.Zero(), 0.0),
+}
+
+
+@pytest.mark.parametrize(("attack", "expected"), HAND.values(), ids=HAND)
+def test_by_hand(attack: Any, expected: float) -> None:
+    known = by_hand([1.0, 3.0, 5.0, -2.0], [3], previous=[0.5, 1.0, 1.0, 0.0])
+    reference = ATTACK_REFERENCES[type(attack).__name__](World.of(known), 0, **options_of(attack))
+    assert reference.vector == pytest.approx([expected])
+    assert told(known, attack)[3, 0].tolist() == pytest.approx([expected])
+
+
+def test_krum_attack_by_hand_wins_with_two_of_three() -> None:
+    """Two equal lies are each other's nearest neighbour, so Krum takes them as they are: -1 against positive models."""
+    known = by_hand([1.0, 3.0, 5.0, -2.0], [2, 3])
+    assert krum_attack(World.of(known), 0).vector == pytest.approx([-1.0])
+    assert [told(known, attacks.KrumAttack())[s, 0].item() for s in (2, 3)] == [-1.0, -1.0]
+
+
+def test_krum_attack_of_fang_by_hand() -> None:
+    """Client 0 started at 0 and hears 3, 4, 6 and, from client 4, 5: all choices tie, so client 1's is Krum's.
+
+    lambda_max is 1, the least distance to the nearest, plus 6, the largest from the start. Krum never takes
+    -lambda, so it halves 20 times to below 1e-5.
+    """
+    known = by_hand([1.0, 3.0, 4.0, 6.0, 5.0], [4], previous=[0.0] * 5)
+    assert krum_attack(World.of(known), 0, form="fang").vector == pytest.approx([-7 / 2**20])
+    assert told(known, attacks.KrumAttack(form="fang"))[4, 0].tolist() == pytest.approx([-7 / 2**20])
+
+
+@pytest.mark.parametrize(
+    ("rule", "mode", "expected"),
+    [
+        (eq.Balance(gamma=0.3), "max", 7.0),  # 0.3 * 10 below
+        (eq.Balance(gamma=0.3, kappa=0.0), "max", 7.0),
+        (eq.Balance(gamma=0.3), "literal", 0.0),  # the first test succeeds though the lie is rejected
+        (eq.FedAvg(), "literal", -10.0),  # every test does more damage: 10 + 5 + 2.5 + ...
+        (eq.FLTrust(), "max", 0.0),  # up to the sign
+        (eq.BalanceMedian(gamma=0.3), "max", 10.0),  # nobody may be further than the median, 0
+    ],
+)
+def test_adaptive_by_hand(rule: Any, mode: str, expected: float) -> None:
+    """Everybody benign has 10."""
+    known = by_hand([10.0] * 4, [3], rule=rule, inputs={"t": 0, "total": 5})
+    assert told(known, attacks.Adaptive(mode=mode))[3, 0].item() == pytest.approx(expected, abs=0.011)
+
+
+def test_a_root_by_hand() -> None:
+    """||(3, 0) - x (1, 0)|| = 5 at -2 and 8."""
+    assert larger_root(np.array([3.0, 0.0]), np.array([1.0, 0.0]), 25.0) == pytest.approx(8.0)
+    assert math.isnan(larger_root(np.array([0.0, 3.0]), np.array([1.0, 0.0]), 4.0))
+
+
+# Random attacks: facts instead of values
+
+
+def seeded(known: Knowledge, seed: int) -> Knowledge:
+    return dataclasses.replace(known, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_uniform(values: np.ndarray, what: str) -> None:
+    """Kolmogorov's distance of values from the uniform distribution on [0, 1], at less than one error in 1e6."""
+    ordered = np.sort(values)
+    steps = np.arange(len(values) + 1) / len(values)
+    distance = max(np.abs(ordered - steps[1:]).max(), np.abs(ordered - steps[:-1]).max())
+    assert distance < 2.7 / math.sqrt(len(values)), what
+
+
+@pytest.mark.parametrize("std", [200**0.5, 0.1])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_gaussian(std: float, dtype: torch.dtype) -> None:
+    """Every malicious client broadcasts noise of its own around zero, whatever the models are."""
+    known = seeded(knowledge(complete(7), 4000, dtype, [1, 4, 5]), 0)
+    lies = told(known, attacks.Gaussian(std=std))
+    for sender in (1, 4, 5):
+        noise = [lies[sender, victim] for victim in (0, 2, 3, 6)]
+        assert all(torch.equal(noise[0], other) for other in noise)
+        shares = 0.5 * (1 + torch.erf(noise[0].double() / (std * math.sqrt(2))))
+        assert_uniform(shares.numpy(), f"sender {sender}")
+    assert abs(float(torch.corrcoef(torch.stack([lies[s, 0] for s in (1, 4, 5)])).triu(1).abs().max())) < 0.1
+
+
+def test_gaussian_has_variance_200() -> None:
+    assert attacks.Gaussian() == attacks.Gaussian(std=math.sqrt(200))
+
+
+@pytest.mark.parametrize("form", ["group", "fang"])
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("factor", [2.0, 3.5])
+def test_random_trim(form: str, scope: str, space: str, factor: float) -> None:
+    """The group draws r, Fang et al. draw the value itself: uniformly, afresh for every coordinate and message.
+
+    One who tells everybody the same, as in the global scope, draws once for all.
+    """
+    known = seeded(knowledge(regular(10, 4), 1500, torch.float64, [0, 1, 2]), 5)
+    attack = attacks.TrimAttack(form=form, scope=scope, space=space, factor=factor)
+    world, draws = World.of(known), {}
+    for (sender, victim), found in told(known, attack).items():
+        between = trim_range(world, victim, **options_of(attack))
+        crafted = array(found) - origin(world, victim, scope, space)
+        drawn = draw_of(form, factor, crafted, between)
+        clear = ~between.undecided & (np.abs(between.extreme) > 1e-3)
+        assert ((drawn > -1e-9) & (drawn < 1 + 1e-9))[clear].all(), f"{sender} -> {victim}"
+        assert_uniform(drawn[clear], f"{sender} -> {victim}")
+        message = (sender, -1) if scope == "global" else (sender, victim)
+        draws.setdefault(message, np.where(clear, drawn, 0.5))
+        np.testing.assert_allclose(draws[message], np.where(clear, drawn, 0.5), atol=1e-9)
+    assert len(draws) == 3 if scope == "global" else len(draws) >= 8
+    assert (np.abs(np.corrcoef(np.stack(list(draws.values()))) - np.eye(len(draws))) < 0.15).all()
+
+
+def draw_of(form: str, factor: float, crafted: np.ndarray, between: Range) -> np.ndarray:
+    """The number in [0, 1] that a coordinate was made of: (r - 1) / (factor - 1), or its place in the interval."""
+    extreme, far = between.extreme, between.far
+    if form == "fang":
+        return (crafted - extreme) / (far - extreme)
+    r = np.where(np.abs(far) < np.abs(extreme), extreme / crafted, crafted / extreme)
+    return (r - 1) / (factor - 1)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("space", SPACES)
+def test_krum_attack_with_noise(scope: str, space: str) -> None:
+    """The first attacker tells the lie itself, the others something at most ``noise`` from it."""
+    known = seeded(knowledge(complete(9), 20, torch.float64, [1, 4, 6]), 1)
+    exact = told(known, attacks.KrumAttack(scope=scope, space=space))
+    noisy = told(known, attacks.KrumAttack(scope=scope, space=space, noise=0.01))
+    sizes = {edge: norm(array(noisy[edge] - exact[edge])) for edge in exact}
+    assert all(sizes[1, victim] == 0 for victim in (0, 2, 3, 5, 7, 8))
+    assert all(0 < sizes[sender, victim] <= 0.01 + 1e-12 for sender in (4, 6) for victim in (0, 2, 3, 5, 7, 8))
+
+
+# Who follows an attack, and when
+
+
+@pytest.mark.parametrize(("t", "active"), [(0, False), (2, False), (3, True), (6, True), (7, False), (9, False)])
+def test_window(t: int, active: bool) -> None:
+    """From start, before stop."""
+    known = knowledge(regular(10, 4), 3, torch.float32, [0, 1], inputs={"t": t, "total": 10})
+    window = attacks.Window(attacks.Zero(), start=3, stop=7)
+    assert (window.forge(known) is not None) == active
+    for (sender, _), found in told(known, window).items():
+        assert torch.equal(found, torch.zeros(3) if active else known.models[sender])
+
+
+@pytest.mark.parametrize("attack", [attacks.Zero(), attacks.LIE(z=1.0), attacks.Mimic(), attacks.MinMax()], ids=repr)
+def test_only_some_follow(attack: Any) -> None:
+    """The others tell the truth, and what the followers say does not depend on who else follows."""
+    known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
+    everybody = told(known, attack)
+    for (sender, victim), found in told(known, attacks.Only(attack, clients=[0, 7])).items():
+        expected = known.models[3] if sender == 3 else everybody[sender, victim]
+        assert torch.allclose(found, expected, rtol=1e-12), f"{sender} -> {victim}"
+
+
+def test_only_benign_clients_change_nothing() -> None:
+    """Who is not malicious follows no attack."""
+    known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
+    for (sender, _), found in told(known, attacks.Only(attacks.Zero(), clients=[1, 2])).items():
+        assert torch.equal(found, known.models[sender])
+
+
+def test_together() -> None:
+    """Each malicious client follows the last of the attacks that has something for it."""
+    known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7, 8])
+    mixed = attacks.Together(
+        attacks.Only(attacks.Zero(), clients=[0, 3]),
+        attacks.Only(attacks.Mimic(target=5), clients=[3]),
+        attacks.Only(attacks.NonFinite(value=math.inf), clients=[7]),
+    )
+    says = {0: torch.zeros(4), 3: known.models[5], 7: torch.full((4,), math.inf), 8: known.models[8]}
+    lies = told(known, mixed)
+    assert {sender for sender, _ in lies} == {0, 3, 7, 8}
+    for (sender, victim), found in lies.items():
+        assert torch.equal(found, says[sender].to(found)), f"{sender} -> {victim}"
+
+
+def test_together_with_an_attack_of_everybody() -> None:
+    known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
+    mimics, flips = told(known, attacks.Mimic()), told(known, attacks.SignFlip())
+    lies = told(known, attacks.Together(attacks.SignFlip(), attacks.Only(attacks.Mimic(), clients=[3])))
+    for edge, found in lies.items():
+        assert torch.equal(found, (mimics if edge[0] == 3 else flips)[edge])
+    overridden = told(known, attacks.Together(attacks.Only(attacks.Mimic(), clients=[3]), attacks.SignFlip()))
+    for edge, found in overridden.items():
+        assert torch.equal(found, flips[edge])
+
+
+def test_windows_of_different_attacks() -> None:
+    """One attack in the first half of the rounds, another one in the second."""
+    halves = attacks.Together(attacks.Window(attacks.Zero(), 0, 5), attacks.Window(attacks.Mimic(), 5, 10))
+    for t in range(11):
+        known = knowledge(complete(5), 2, torch.float32, [4], inputs={"t": t, "total": 11})
+        expected = known.models[4] if t == 10 else torch.zeros(2) if t < 5 else known.models[0]
+        assert torch.equal(told(known, halves)[4, 0], expected)
+    assert halves.forge(known) is None
+
+
+# Spectral
+
+
+def two_clusters() -> Graph:
+    """Clients 0 to 3 and 4 to 7 hear each other, 3 and 4 too, and everybody hears client 8."""
+    cliques = [(a + base, b + base) for base in (0, 4) for a in range(4) for b in range(a)]
+    return both_ways("two-clusters", 9, [*cliques, (3, 4), *((i, 8) for i in range(8))])
+
+
+def test_spectral_pushes_clusters_apart() -> None:
+    """Lies to the two sides of the benign graph's bottleneck are opposite, and cancel over all benign clients."""
+    known = knowledge(two_clusters(), 6, torch.float64, [8])
+    pushes = {i: lie - known.models[i] for (_, i), lie in told(known, attacks.Spectral()).items()}
+    assert sorted(pushes) == list(range(8))
+    assert all(push.isfinite().all() and push.norm() > 0 for push in pushes.values())
+    for left in range(4):
+        for right in range(4, 8):
+            assert float(pushes[left] @ pushes[right]) < 0
+    assert torch.stack(list(pushes.values())).sum(0).abs().max() < 1e-9
+    again = told(known, attacks.Spectral())
+    assert all(torch.equal(again[8, i] - known.models[i], push) for i, push in pushes.items())
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        attacks.SignFlip(),
+        attacks.IPM(),
+        attacks.LIE(space="update"),
+        attacks.MinMax(space="update"),
+        attacks.MinSum(space="update", scope="global"),
+        attacks.KrumAttack(space="update"),
+        attacks.KrumAttack(form="fang"),
+        attacks.TrimAttack(space="update"),
+        attacks.TrimAttack(form="fang"),
+    ],
+    ids=repr,
+)
+def test_previous_models_are_asked_for(attack: Any) -> None:
+    known = dataclasses.replace(knowledge(regular(10, 4), 3, torch.float32, [0, 1]), previous=None)
+    with pytest.raises(ValueError, match="previous"):
+        attack.forge(known)
+
+
+@pytest.mark.parametrize("mode", ["max", "literal"])
+def test_adaptive_asks_for_the_rule(mode: str) -> None:
+    with pytest.raises(ValueError, match="rule"):
+        attacks.Adaptive(mode=mode).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
+
+
+def test_window_asks_for_the_round() -> None:
+    known = knowledge(regular(10, 4), 3, torch.float32, [0, 1], inputs={})
+    with pytest.raises(ValueError, match=r"\bt\b"):
+        attacks.Window(attacks.Zero(), 0, 5).forge(known)
+
+
+@pytest.mark.parametrize(
+    ("attack", "options", "named"),
+    [
+        (attacks.KrumAttack, {"form": "other"}, "form"),
+        (attacks.TrimAttack, {"form": "other"}, "form"),
+        (attacks.LIE, {"scope": "other"}, "scope"),
+        (attacks.LIE, {"space": "other"}, "space"),
+        (attacks.SignFlip, {"space": "other"}, "space"),
+        (attacks.IPM, {"scope": "other"}, "scope"),
+        (attacks.MinMax, {"perturbation": "other"}, "perturbation"),
+        (attacks.MinSum, {"perturbation": "other"}, "perturbation"),
+        (attacks.Adaptive, {"mode": "other"}, "mode"),
+        (attacks.Adaptive, {"perturbation": "other"}, "perturbation"),
+        (attacks.Dissensus, {"weights": "other"}, "weights"),
+        (attacks.Gaussian, {"std": -1.0}, "std"),
+    ],
+)
+def test_unknown_options_are_named(attack: Any, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        attack(**options)
+
+
+def test_mimic_needs_a_benign_client() -> None:
+    with pytest.raises(ValueError, match="target"):
+        attacks.Mimic(target=1).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
