@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import wraps
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,12 +13,13 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import chunks, gather
+from equipoise.kernels.blocks import TILE, chunks, column_blocks, gather
 from equipoise.lies import Lies
 from equipoise.rules.base import uniform
 
 Scope = Literal["receiver", "global"]
 Perturbation = Literal["unit", "sign", "std"]
+AttackT = TypeVar("AttackT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +49,14 @@ class Crowd:
         """The crowd that an attack looks at; with ``everybody``, malicious clients' models before the attack too."""
         before = known.before(attack) if space == "update" else None
         vectors = known.models if before is None else known.models - before
-        centre = vectors[~known.liars].mean(0)
-        members = torch.ones_like(known.liars) if everybody else ~known.liars
+        centre = vectors[known.sane].mean(0) if known.sane.any() else torch.zeros_like(vectors[0])
+        members = known.sane | known.liars if everybody else known.sane
         if scope == "global":
-            slots = members.nonzero().T
-            inbox = Inbox(vectors - centre, slots)
-            origin = None if before is None else before[~known.liars].mean(0, keepdim=True)
-            return cls(inbox, torch.tensor([-1], device=slots.device), known.liars.sum()[None], centre, origin)
-        slots, mask = _neighbours(known, members)
-        inbox = Inbox(vectors - centre, slots, mask)
+            origin = None if before is None else before[known.sane].mean(0, keepdim=True)
+            everyone = torch.full_like(known.victims[:1], -1)
+            return cls(Inbox(vectors - centre, members.nonzero().T), everyone, known.liars.sum()[None], centre, origin)
         origin = None if before is None else before[known.victims]
+        inbox = Inbox(vectors - centre, *_neighbours(known, members))
         return cls(inbox, known.victims, known.tolls[known.victims], centre, origin)
 
     def mean(self) -> Tensor:
@@ -98,10 +99,9 @@ class Crowd:
         if self.receivers[0] < 0:
             senders = known.liars.nonzero().flatten()
             return senders, torch.zeros_like(senders)
-        topology = known.topology.to(known.models.device)
-        heard = topology.senders[self.receivers]
-        crowds, slots = (topology.mask[self.receivers] & known.liars[heard.clamp_min(0)]).nonzero(as_tuple=True)
-        return heard[crowds, slots], crowds
+        senders, mask = known.heard
+        crowds, slots = (mask & known.liars[senders]).nonzero(as_tuple=True)
+        return senders[crowds, slots], crowds
 
 
 def combine(inbox: Inbox, weights: Tensor) -> Tensor:
@@ -131,9 +131,30 @@ def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
 
 def _neighbours(known: Knowledge, members: Tensor) -> tuple[Tensor, Tensor]:
     """(v, k) slots and mask of the victims' neighbours that are members; of the victim itself if there are none."""
-    topology = known.topology.to(known.models.device)
-    slots = topology.senders[known.victims].clamp_min(0)
-    mask = topology.mask[known.victims] & members[slots]
+    slots, mask = known.heard
+    mask = mask & members[slots]
     alone = ~mask.any(1)
-    slots[alone, 0], mask[alone, 0] = known.victims[alone], True
+    if alone.any():
+        slots = slots.clone()
+        slots[alone, 0], mask[alone, 0] = known.victims[alone], True
     return slots, mask
+
+
+def by_columns(forge: Callable[[AttackT, Knowledge], Lies]) -> Callable[[AttackT, Knowledge], Lies | None]:
+    """Forge block by block of columns, in cache, what an attack computes for every coordinate on its own."""
+
+    @wraps(forge)
+    @torch.no_grad()
+    def forge_in_blocks(self: AttackT, known: Knowledge) -> Lies | None:
+        if not len(known.victims):
+            return None
+        n, d = known.models.shape
+        rows, lies = known.models.new_empty(0, d), None
+        for part in column_blocks(d, max(2048, TILE // n)):
+            lies = forge(self, known.columns(part))
+            if not len(rows):
+                rows = rows.new_empty(len(lies.rows), d)
+            rows[:, part] = lies.rows
+        return None if lies is None else replace(lies, rows=rows)
+
+    return forge_in_blocks

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.attacks.crowd import Crowd, combine
+from equipoise.attacks.crowd import Crowd, by_columns, combine
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
@@ -43,16 +43,13 @@ class Dissensus:
     def __post_init__(self) -> None:
         check_options(self)
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @by_columns
+    def forge(self, known: Knowledge) -> Lies:
         """One row per victim."""
-        victims = known.victims
-        if not len(victims):
-            return None
         crowd = Crowd.of(known, self, "receiver")
         benign, malicious = self._gossip(known, crowd)
         strength = (self.epsilon / malicious)[:, None] * benign
-        own = crowd.inbox.bank[victims]
+        own = crowd.inbox.bank[known.victims]
         rows = own * (1 + strength.sum(1)).to(own.dtype)[:, None] - combine(crowd.inbox, strength)
         return crowd.lies(rows)
 

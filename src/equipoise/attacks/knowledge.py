@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from equipoise import kernels
 from equipoise.inbox import describe
 from equipoise.lies import Clients, as_mask
 from equipoise.topology import Topology
@@ -67,6 +68,26 @@ class Knowledge:
     def victims(self) -> Tensor:
         """Ids of the benign clients that hear a malicious one."""
         return ((self.tolls > 0) & ~self.liars).nonzero().flatten()
+
+    @cached_property
+    def sane(self) -> Tensor:
+        """(n,) bool: who is benign and has finite models, the only ones that attacks learn from."""
+        finite = kernels.are_finite(self.models)
+        return ~self.liars & finite & (finite if self.previous is None else kernels.are_finite(self.previous))
+
+    @cached_property
+    def heard(self) -> tuple[Tensor, Tensor]:
+        """(v, k) whom the victims hear, and where there is somebody."""
+        topology = self.topology.to(self.models.device)
+        return topology.senders[self.victims].clamp_min(0), topology.mask[self.victims]
+
+    def columns(self, part: slice) -> Knowledge:
+        """The same about some of the parameters."""
+        before = None if self.previous is None else self.previous[:, part]
+        piece = replace(self, models=self.models[:, part], previous=before)
+        for name in ("liars", "tolls", "victims", "sane", "heard"):
+            piece.__dict__[name] = getattr(self, name)
+        return piece
 
     def before(self, attack: object) -> Tensor:
         """The models before local training, or an error that says who needs them."""

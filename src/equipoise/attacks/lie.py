@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-import torch
-
-from equipoise.attacks.crowd import Crowd, Scope
+from equipoise.attacks.crowd import Crowd, Scope, by_columns
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
@@ -48,11 +46,9 @@ class LIE:
         if self.sign not in (-1, 1):
             raise ValueError(f"sign must be -1 or 1, found {self.sign}")
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @by_columns
+    def forge(self, known: Knowledge) -> Lies:
         """One row per victim, or one for all."""
-        if not len(known.victims):
-            return None
         crowd = Crowd.of(known, self, self.scope, self.space)
         z = hidden_deviations(len(known.models), int(known.liars.sum())) if self.z is None else self.z
         mean = crowd.mean()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from equipoise.attacks.crowd import Crowd, Scope
+from equipoise.attacks.crowd import Crowd, Scope, by_columns
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
@@ -38,11 +36,9 @@ class IPM:
     def __post_init__(self) -> None:
         check_options(self)
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @by_columns
+    def forge(self, known: Knowledge) -> Lies:
         """One row per victim, or one for all."""
-        if not len(known.victims):
-            return None
         crowd = Crowd.of(known, self, self.scope, self.space)
         return crowd.lies(-self.epsilon * (crowd.mean() + crowd.centre) - crowd.centre)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.options import check_options
+from equipoise.kernels.blocks import column_blocks
 from equipoise.lies import Lies
 
 
@@ -44,14 +45,18 @@ class Spectral:
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
         """One row per victim."""
-        victims, benign = known.victims, (~known.liars).nonzero().flatten()
+        victims, sane = known.victims, known.sane.nonzero().flatten()
         if not len(victims):
             return None
-        slowest = torch.zeros(len(known.models), dtype=torch.float64, device=known.models.device)
-        slowest[benign] = fiedler_vector(known.topology.adjacency().to(benign.device)[benign[:, None], benign])
-        mode = slowest.to(known.models.dtype) @ (known.models - known.models[benign].mean(0))
-        push = self.epsilon * slowest[victims].to(mode.dtype)[:, None] * mode
-        return Lies(known.models[victims] + push, torch.full_like(victims, -1), victims)
+        slowest = torch.zeros(len(known.models), dtype=known.models.dtype, device=known.models.device)
+        adjacency = known.topology.adjacency().to(sane.device)[sane[:, None], sane]
+        slowest[sane] = fiedler_vector(adjacency).to(slowest.dtype)
+        rows = known.models[victims]
+        for part in column_blocks(rows.shape[1], 8192):
+            models = known.models[sane, part]
+            mode = slowest[sane] @ (models - models.mean(0))
+            rows[:, part] += self.epsilon * slowest[victims, None] * mode
+        return Lies(rows, torch.full_like(victims, -1), victims)
 
 
 def fiedler_vector(adjacency: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.attacks.crowd import Crowd, Scope
+from equipoise.attacks.crowd import Crowd, Scope, by_columns
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
@@ -34,9 +34,8 @@ class TrimAttack:
     Args:
         form: ``"group"`` or ``"fang"``.
         factor: the largest :math:`r`.
-        random: draw :math:`r` (or, for ``"fang"``, the place between x and its far end) uniformly, for every
-        coordinate and
-            every message anew; otherwise all malicious clients send the far end.
+        random: draw :math:`r` (or, for ``"fang"``, the place between x and its far end) uniformly, anew for every
+            coordinate of every message; otherwise all malicious clients send the far end.
         scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
@@ -57,21 +56,24 @@ class TrimAttack:
         if not self.factor >= 1:
             raise ValueError(f"factor must be a number >= 1, found {self.factor}")
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @by_columns
+    def forge(self, known: Knowledge) -> Lies:
         """One row per message, or, if not random, one per victim or one for all."""
-        if not len(known.victims):
-            return None
         crowd = Crowd.of(known, self, self.scope, self.space, everybody=self.form == "group")
-        near, far, fallback = self._ends(known, crowd)
+        near, far = self._ends(known, crowd)
         if not self.random:
-            return crowd.lies(far.where(near.isfinite(), fallback) - crowd.centre)
+            return crowd.lies(far - crowd.centre)
         senders, crowds = crowd.speakers(known)
-        rows = self._between(near[crowds], far[crowds], known.rand(len(crowds), near.shape[1]))
-        return crowd.lies_of(senders, crowds, rows.where(near[crowds].isfinite(), fallback[crowds]) - crowd.centre)
+        share = known.rand(len(crowds), near.shape[1])
+        if self.form == "fang":
+            rows = torch.lerp(near[crowds], far[crowds], share)
+        else:
+            r = share.mul_(self.factor - 1).add_(1)
+            rows = near[crowds] * torch.where((far.abs() < near.abs())[crowds], 1 / r, r)
+        return crowd.lies_of(senders, crowds, rows - crowd.centre)
 
-    def _ends(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor, Tensor]:
-        """(a, d) the extreme to go beyond, NaN where there is no direction; the far end; and what to say there."""
+    def _ends(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor]:
+        """(a, d) the extreme to go beyond, and the far end; both what to say instead where there is no direction."""
         mean = crowd.mean() + crowd.centre
         low, high = (values.add_(crowd.centre) for values in crowd.extremes())
         if self.form == "group":
@@ -79,13 +81,6 @@ class TrimAttack:
         else:
             updates = crowd if self.space == "update" else Crowd.of(known, self, self.scope, "update")
             direction, fallback = updates.mean() + updates.centre, mean
-        near = torch.where(direction > 0, low, high).where(direction != 0, torch.nan)
-        shrinks = torch.where(direction > 0, near > 0, near < 0)
-        return near, torch.where(shrinks, near / self.factor, near * self.factor), fallback
-
-    def _between(self, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
-        """A random place: r uniform in the group's form, the value uniform in the original."""
-        if self.form == "fang":
-            return torch.lerp(near, far, share)
-        r = 1 + share * (self.factor - 1)
-        return torch.where(far.abs() < near.abs(), near / r, near * r)
+        near = torch.where(direction > 0, low, high)
+        far = torch.where((near > 0) == (direction > 0), near / self.factor, near * self.factor)
+        return near.where(direction != 0, fallback), far.where(direction != 0, fallback)
