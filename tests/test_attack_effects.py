@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
 
-ROUNDS, N, D = 30, 20, 100
+ROUNDS, N, D = 20, 20, 100
 MALICIOUS = torch.arange(N) < 4
 TOPOLOGY = eq.Topology.regular(N, 10, seed=0, malicious=MALICIOUS)
 VIEWS = torch.randn(D, generator=torch.Generator().manual_seed(1)) + 0.1 * torch.randn(

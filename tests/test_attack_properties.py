@@ -56,6 +56,7 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Adaptive": (attacks.Adaptive(), per_victim),
     "Adaptive-sign": (attacks.Adaptive(perturbation="sign"), per_victim),
     "Adaptive-std": (attacks.Adaptive(perturbation="std"), per_victim),
+    "Adaptive-global": (attacks.Adaptive(scope="global"), one),
     "Adaptive-literal": (attacks.Adaptive(mode="literal"), per_victim),
     "LIE": (attacks.LIE(z=1.5), per_victim),
     "LIE-global": (attacks.LIE(z=1.5, scope="global"), one),
@@ -86,7 +87,7 @@ RULES = {
 }
 
 every_attack = pytest.mark.parametrize("attack", [attack for attack, _ in ATTACKS.values()], ids=ATTACKS)
-few_examples = settings(max_examples=6)
+few_examples = settings(max_examples=5)
 
 
 # Rounds
@@ -356,7 +357,7 @@ def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tens
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(known=rounds(dtypes=(torch.float64,)))
 def test_adaptive_is_as_strong_as_the_rule_accepts(rule: Any, perturbation: str, known: Knowledge) -> None:
     """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by 0.5 % is not.
