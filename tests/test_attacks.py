@@ -87,7 +87,7 @@ ATTACKS: dict[str, Any] = {
 }
 
 every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-every_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+every_graph = pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph.edges], ids=lambda graph: graph.name)
 
 
 def topology_of(graph: Graph) -> eq.Topology:
@@ -172,14 +172,13 @@ def test_every_graph(attack: Any, graph: Graph) -> None:
 @every_attack
 @pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (50, torch.float64)])
 def test_random_rounds(attack: Any, d: int, dtype: torch.dtype) -> None:
-    for seed in range(3):
-        assert_agrees(attack, knowledge(regular(12, 5), d, dtype, 0.25 * (seed + 1), seed=10 + seed))
+    for seed in range(2):
+        assert_agrees(attack, knowledge(regular(12, 5), d, dtype, 0.25 + 0.3 * seed, seed=10 + seed))
 
 
 @every_attack
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_long_models(attack: Any, dtype: torch.dtype) -> None:
-    assert_agrees(attack, knowledge(regular(12, 6), 3000, dtype, [0, 5, 7], seed=1))
+def test_long_models(attack: Any) -> None:
+    assert_agrees(attack, knowledge(regular(12, 6), 3000, torch.float32, [0, 5, 7], seed=1))
 
 
 SCENES = ["one camp", "two camps", "a benign giant elsewhere", "a malicious giant elsewhere"]

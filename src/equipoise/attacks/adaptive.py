@@ -16,7 +16,8 @@ from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
 from equipoise.types import Aggregated, Aggregator
 
-BISECTIONS = 14
+BISECTIONS = 30
+PRECISION = 1e-4
 FARTHEST = 2.0**12
 GRID = (
     *(2.0**k for k in range(12, 0, -1)),
@@ -58,8 +59,8 @@ class Adaptive:
     >>> models = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
     >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], rule=eq.Balance(0.3, kappa=0))
     >>> lies = eq.attacks.Adaptive().forge(known)
-    >>> (models[:2] - lies.rows).norm(dim=1)  # 0.3 * 5
-    tensor([1.4999, 1.4999])
+    >>> (models[:2] - lies.rows).norm(dim=1).round(decimals=2)  # 0.3 * 5
+    tensor([1.5000, 1.5000])
     """
 
     mode: Literal["max", "literal"] = "max"
@@ -89,12 +90,14 @@ class Trial:
     def __init__(self, known: Knowledge, attack: Adaptive) -> None:
         self.known, self.rule = known, _plain(attack.rule or known.rule)
         self.crowd = Crowd.of(known, attack, attack.scope)
-        self.mean = self.crowd.mean()
-        self.direction = perturbation(attack.perturbation, self.crowd, self.mean)
+        mean = self.crowd.mean()
+        self.direction = perturbation(attack.perturbation, self.crowd, mean)
+        self.mean = mean.add_(self.crowd.centre)
 
     def lies(self, gamma: Tensor) -> Lies:
         """The lies of strength gamma (a,)."""
-        return self.crowd.lies(self.mean - gamma.to(self.mean.dtype)[:, None] * self.direction)
+        rows = torch.addcmul(self.mean, self.direction, gamma.to(self.mean.dtype)[:, None], value=-1)
+        return Lies(rows, torch.full_like(self.crowd.receivers, -1), self.crowd.receivers)
 
     def literal(self, gamma: float, tolerance: float) -> Tensor:
         """(a,) the search of the authors' code."""
@@ -111,10 +114,24 @@ class Trial:
 
     def largest(self) -> Tensor:
         """(a,) the largest strength that is accepted, or that does the largest damage where there are no weights."""
-        unit = _per_unit(self.mean + self.crowd.centre, self.direction)
-        if self.outcome(unit).weights is None:
+        unit = _per_unit(self.mean, self.direction)
+        harmless = self.outcome(torch.zeros_like(unit))
+        if harmless.weights is None:
             worst = self.damage(self.outcome(unit * FARTHEST))
             return self._bisected(unit * 0, unit * FARTHEST, lambda out: self.damage(out) < worst * (1 - 1e-3))[1]
+        bracket = self._upwards(unit) if self.accepted(harmless).all() else self._downwards(unit)
+        return self._bisected(*bracket, self.accepted)[0]
+
+    def _upwards(self, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """(a,) an accepted strength and a rejected one, from the mean, which is accepted, outwards."""
+        low, high, rising = torch.zeros_like(unit), unit / 64, unit > 0
+        while rising.any() and (high <= unit * FARTHEST).all():
+            rising = rising & self.accepted(self.outcome(high))
+            low, high = torch.where(rising, high, low), torch.where(rising, high * 2, high)
+        return low, torch.where(rising, low, high)
+
+    def _downwards(self, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """(a,) an accepted strength and a rejected one, from far away inwards, where the mean may be rejected; or 0."""
         low, high, searching = torch.zeros_like(unit), torch.zeros_like(unit), torch.ones_like(unit, dtype=torch.bool)
         for farther, step in zip((FARTHEST, *GRID), GRID, strict=False):
             found = searching & self.accepted(self.outcome(unit * step))
@@ -122,10 +139,12 @@ class Trial:
             searching = searching & ~found
             if not searching.any():
                 break
-        return self._bisected(low, high, self.accepted)[0].where(~searching, 0.0)
+        return low, high
 
     def _bisected(self, low: Tensor, high: Tensor, goes_on: Callable[[Aggregated], Tensor]) -> tuple[Tensor, Tensor]:
         for _ in range(BISECTIONS):
+            if not (high - low > PRECISION * high).any():
+                break
             middle = (low + high) / 2
             up = goes_on(self.outcome(middle))
             low, high = torch.where(up, middle, low), torch.where(up, high, middle)
@@ -148,7 +167,7 @@ class Trial:
 
     def damage(self, out: Aggregated) -> Tensor:
         """(a,) how far the aggregates are from the mean of the crowd; for one crowd, the largest."""
-        means = (self.mean + self.crowd.centre).expand(len(self.known.victims), -1)
+        means = self.mean.expand(len(self.known.victims), -1)
         apart = kernels.norms(out.model[self.known.victims] - means)
         return apart if len(self.mean) == len(apart) else apart.amax()[None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Literal, TypeVar
 
 import torch
@@ -26,9 +26,9 @@ AttackT = TypeVar("AttackT")
 class Crowd:
     """What the benign neighbours of each victim say (scope "receiver"), or all benign clients (scope "global").
 
-    ``inbox`` has one receiver per victim, or one for all; its bank are vectors less ``centre (d,)``, the mean of the
-    benign ones, so that what they differ in keeps its digits. A victim without benign neighbours has itself for a
-    crowd. Vectors are models, or updates, and then ``origin`` (a, d) is what a lie starts from.
+    ``inbox`` has one receiver per victim, or one for all; its bank are vectors less ``centre (d,)``, which is in the
+    midst of the benign ones, so that what they differ in keeps its digits. A victim without benign neighbours has
+    itself for a crowd. Vectors are models, or updates, and then ``origin`` (a, d) is what a lie starts from.
     """
 
     inbox: Inbox
@@ -49,7 +49,7 @@ class Crowd:
         """The crowd that an attack looks at; with ``everybody``, malicious clients' models before the attack too."""
         before = known.before(attack) if space == "update" else None
         vectors = known.models if before is None else known.models - before
-        centre = vectors[known.sane].mean(0) if known.sane.any() else torch.zeros_like(vectors[0])
+        centre = known.central[known.sane] @ vectors[known.sane]
         members = known.sane | known.liars if everybody else known.sane
         if scope == "global":
             origin = None if before is None else before[known.sane].mean(0, keepdim=True)
@@ -65,14 +65,17 @@ class Crowd:
 
     def deviation(self, mean: Tensor) -> Tensor:
         """(a, d) standard deviation of every coordinate within each crowd, of the population."""
-        squares = replace(self.inbox, bank=self.inbox.bank.square())
-        return (combine(squares, uniform(self.inbox.present)) - mean.square()).clamp_min_(0).sqrt_()
+        inbox, variance = self.inbox, torch.zeros_like(mean)
+        weights = uniform(inbox.present).to(mean.dtype)
+        for columns in chunks(inbox.d, len(mean)):
+            for s in range(inbox.k):
+                apart = gather(inbox.bank, self._members[:, s], columns).sub_(mean[:, columns])
+                variance[:, columns].addcmul_(apart, apart * weights[:, s, None])
+        return variance.sqrt_()
 
     def extremes(self) -> tuple[Tensor, Tensor]:
         """(a, d) smallest and largest value of every coordinate within each crowd, less the centre."""
-        inbox = self.inbox
-        first = inbox.slots.gather(1, inbox.present.to(torch.int8).argmax(1, keepdim=True))
-        rows = inbox.slots.where(inbox.present, first)
+        inbox, rows = self.inbox, self._members
         low, high = (inbox.bank.new_empty(len(rows), inbox.d) for _ in range(2))
         for columns in chunks(inbox.d, len(rows)):
             lowest = highest = gather(inbox.bank, rows[:, 0], columns)
@@ -81,6 +84,12 @@ class Crowd:
                 lowest, highest = torch.minimum(lowest, values), torch.maximum(highest, values)
             low[:, columns], high[:, columns] = lowest, highest
         return low, high
+
+    @cached_property
+    def _members(self) -> Tensor:
+        """(a, k) rows of the members of each crowd, the first of them again where a slot is empty."""
+        first = self.inbox.slots.gather(1, self.inbox.present.to(torch.int8).argmax(1, keepdim=True))
+        return self.inbox.slots.where(self.inbox.present, first)
 
     def lies(self, rows: Tensor) -> Lies:
         """Every malicious client tells each victim its row (a, d), given less the centre."""

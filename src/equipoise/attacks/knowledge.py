@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import describe
+from equipoise.kernels.gram import central_rows
 from equipoise.lies import Clients, as_mask
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs
@@ -76,6 +77,11 @@ class Knowledge:
         return ~self.liars & finite & (finite if self.previous is None else kernels.are_finite(self.previous))
 
     @cached_property
+    def central(self) -> Tensor:
+        """(n,) weights of a mean of benign models that a few which are far away do not move."""
+        return central_rows(self.models, self.sane).to(self.models.dtype)
+
+    @cached_property
     def heard(self) -> tuple[Tensor, Tensor]:
         """(v, k) whom the victims hear, and where there is somebody."""
         topology = self.topology.to(self.models.device)
@@ -85,7 +91,7 @@ class Knowledge:
         """The same about some of the parameters."""
         before = None if self.previous is None else self.previous[:, part]
         piece = replace(self, models=self.models[:, part], previous=before)
-        for name in ("liars", "tolls", "victims", "sane", "heard"):
+        for name in ("liars", "tolls", "victims", "sane", "central", "heard"):
             piece.__dict__[name] = getattr(self, name)
         return piece
 

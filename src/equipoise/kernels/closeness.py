@@ -106,7 +106,9 @@ def _shared_distances(inbox: Inbox) -> Tensor:
     squares, doubts = squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
     used = torch.zeros_like(doubts[0])
     used[inbox.slots[inbox.present]] = True
-    return _mended(squares[None], (doubts & used & used[:, None])[None], inbox, torch.arange(len(used))[None])[0]
+    return _mended(
+        squares[None], (doubts & used & used[:, None])[None], inbox, torch.arange(len(used), device=used.device)[None]
+    )[0]
 
 
 def norms_of(own: Tensor, inbox: Inbox) -> Tensor:

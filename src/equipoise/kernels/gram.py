@@ -22,7 +22,7 @@ PRODUCTS = 1 << 22  # elements of a temporary that holds the products of several
 def squared_distances(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> tuple[Tensor, Tensor]:
     """(rows of a, rows of b) squared distances in float64, and which of them are doubtful."""
     a_tame, b_tame, same = is_tame(a_norms, a), is_tame(b_norms, b), same_rows(a, b)
-    a_wild, b_wild, weights = _wild_rows(a_tame), _wild_rows(b_tame), _central_rows(b, b_tame)
+    a_wild, b_wild, weights = _wild_rows(a_tame), _wild_rows(b_tame), central_rows(b, b_tame)
     gram = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     a_squares, b_squares = torch.zeros_like(a_norms), torch.zeros_like(b_norms)
     for columns in _blocks(a, len(b)):
@@ -89,7 +89,7 @@ def _tame_block(x: Tensor, wild: Tensor | None, columns: slice) -> Tensor:
     return part if wild is None else part.masked_fill(wild, 0)
 
 
-def _central_rows(x: Tensor, tame: Tensor) -> Tensor:
+def central_rows(x: Tensor, tame: Tensor) -> Tensor:
     """(rows,) weights whose mean of rows lies in the middle of most models, wherever a minority has gone.
 
     The rows around the medoid of a sample are averaged. A bad choice costs time, not correctness.
