@@ -57,8 +57,9 @@ def products(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> Tensor:
     """(rows of a, rows of b) scalar products in float64; 0 for models too large or small to be multiplied."""
     a_wild, b_wild = _wild_rows(is_tame(a_norms, a)), _wild_rows(is_tame(b_norms, b))
     result = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
-    for columns in column_blocks(a.shape[1], 8 * PRODUCT):
-        result += _products(_tame_block(a, a_wild, columns), _tame_block(b, b_wild, columns), PRODUCT)
+    for columns in column_blocks(a.shape[1], 4 * PRODUCT if len(a) == 1 else 8 * PRODUCT):
+        left, right = _tame_block(a, a_wild, columns), _tame_block(b, b_wild, columns)
+        result += right @ left[0] if len(a) == 1 else _products(left, right, PRODUCT)
     return result
 
 

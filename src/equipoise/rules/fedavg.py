@@ -41,7 +41,10 @@ class FedAvg(Rule):
     ) -> Aggregated:
         """Average all messages; if the mean is not finite, then only the finite ones."""
         weights = self._weights(inbox, inbox.mask, samples)
-        model = kernels.combine(own, own_share(weights), inbox, weights)
+        if _is_whole_bank(inbox) and not self.weighted:
+            model = inbox.bank.mean(0, keepdim=True)
+        else:
+            model = kernels.combine(own, own_share(weights), inbox, weights)
         if not inbox.keep_nonfinite and not kernels.are_finite(model.view(1, -1)).all():
             weights = self._weights(inbox, inbox.present, samples)
             model = kernels.combine(own, own_share(weights), inbox, weights)
@@ -55,6 +58,12 @@ class FedAvg(Rule):
         sizes = _checked(samples, inbox)[inbox.senders.where(taken, 0)].where(taken, 0.0)
         total = sizes.sum(1, keepdim=True)
         return (sizes / total).where(total > 0, 0.0)
+
+
+def _is_whole_bank(inbox: Inbox) -> bool:
+    """Whether there is one client that hears all there is, so that its mean needs no weights."""
+    everything = torch.arange(len(inbox.bank), device=inbox.slots.device)[None]
+    return inbox.k > 0 and bool(inbox.mask.all()) and torch.equal(inbox.slots, everything)
 
 
 def _checked(samples: Tensor, inbox: Inbox) -> Tensor:
