@@ -224,6 +224,7 @@ def test_bad_models(own: Any, model: Any, text: str) -> None:
 def test_nothing_but_the_result_is_large(dtype: torch.dtype) -> None:
     own, model = torch.zeros(2, 4_000_000, dtype=dtype)
     with torch.profiler.profile(profile_memory=True) as profile:
-        result = eq.mix(own, model, 0.3)
+        eq.mix(own, model, 0.3)
     allocated = [event.self_cpu_memory_usage for event in profile.events()]
-    assert [size for size in allocated if size > 2 << 20] == [result.nbytes]
+    assert allocated
+    assert not [size for size in allocated if size > 2 << 20]  # the result itself is not allocated by torch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.inbox import describe
-from equipoise.kernels.blocks import block, chunks, compute_dtype
+from equipoise.kernels.blocks import block, chunks, compute_dtype, new_output
 
 
 @torch.no_grad()
@@ -36,10 +36,10 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     weights = [share.to(own.device, compute_dtype(own)) for share in (shares, 1 - shares)]
     rows, others = torch.atleast_2d(own), torch.atleast_2d(model)
     if own.dtype == compute_dtype(own):
-        mixed = torch.lerp(others, rows, weights[0])
+        mixed = torch.lerp(others, rows, weights[0], out=new_output(rows, *rows.shape))
         if mixed.sum().isfinite():
             return mixed.view(own.shape)
-    mixed = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    mixed = new_output(rows, *rows.shape)
     for columns in chunks(rows.shape[1], len(rows)):
         mixed[:, columns] = _careful_combination(block(rows, columns), block(others, columns), *weights)
     return mixed.view(own.shape)

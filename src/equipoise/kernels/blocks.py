@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -16,6 +18,18 @@ PRODUCT = 8192  # columns in one float32 scalar product, which is to hold 1e-6 o
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Half precision is computed in float32, everything else as it is."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def new_output(like: Tensor, *shape: int) -> Tensor:
+    """An uninitialised tensor for a result, which may be large.
+
+    On the CPU numpy allocates it: it asks for huge pages, and first touching those takes a quarter of the time.
+    """
+    size = math.prod(shape) * like.element_size()
+    if like.device.type != "cpu" or size == 0:
+        return like.new_empty(shape)
+    memory = np.empty(size, dtype=np.uint8)
+    return torch.from_numpy(memory).view(like.dtype).view(shape)
 
 
 def column_blocks(d: int, width: int) -> Iterator[slice]:

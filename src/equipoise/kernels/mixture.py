@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from equipoise.kernels.blocks import TILE, block, chunks, column_blocks, compute_dtype
+from equipoise.kernels.blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
 
 if TYPE_CHECKING:
     from equipoise.inbox import Inbox
@@ -60,7 +60,7 @@ def _sum_of_rows(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: 
 
 
 def _by_blocks(bank: Tensor, n: int, width: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    result = bank.new_empty(n, bank.shape[1])
+    result = new_output(bank, n, bank.shape[1])
     for columns in column_blocks(bank.shape[1], width):
         result[:, columns] = compute(block(bank, columns))
     return result

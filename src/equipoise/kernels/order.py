@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.blocks import block, chunks, column_blocks, gather, same_rows
+from equipoise.kernels.blocks import block, chunks, column_blocks, gather, new_output, same_rows
 from equipoise.kernels.networks import Network, middle, sorting
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def trimmed_mean(own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool =
 
     ``trim`` (n,) must leave at least one value. With ``include_own`` own is one of the values.
     """
-    result = torch.empty_like(own, memory_format=torch.contiguous_format)
+    result = new_output(own, *own.shape)
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
     extra = own if include_own else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox, describe
+from equipoise.kernels.blocks import new_output
 from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
 from equipoise.types import Aggregated
 
@@ -42,7 +43,7 @@ class FedAvg(Rule):
         """Average all messages; if the mean is not finite, then only the finite ones."""
         weights = self._weights(inbox, inbox.mask, samples)
         if _is_whole_bank(inbox) and not self.weighted:
-            model = inbox.bank.mean(0, keepdim=True)
+            model = torch.mean(inbox.bank, dim=0, keepdim=True, out=new_output(own, *own.shape))
         else:
             model = kernels.combine(own, own_share(weights), inbox, weights)
         if not inbox.keep_nonfinite and not kernels.are_finite(model.view(1, -1)).all():
