@@ -73,11 +73,12 @@ def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> 
 def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
     """One sorting of all rows serves all receivers; what a receiver did not hear is taken out of it again."""
     union = heard.rows.unique()
-    network = sorting(len(union), heard.trim)
+    network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
     for columns in column_blocks(bank.shape[1], WIDTH // 3):
-        part = gather(bank, union, columns)
-        ranked = _run(network, part.unbind(), part.new_empty(len(part) + 1, part.shape[1]).unbind())
+        part = block(bank, columns)
+        views, buffers = part.unbind(), part.new_empty(len(union) + 1, part.shape[1]).unbind()
+        ranked = _run(network, [views[row] for row in heard_rows], buffers)
         if left_out is None:
             result[heard.receivers, columns] = _mean(ranked).to(result.dtype)
             continue
@@ -93,10 +94,12 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     leave the sum never enter it.
     """
     low, inner, high = ranked[0], ranked[1:-1], ranked[-1]
+    if not inner:
+        return torch.where(missing > low, low, high)
     share = 1 / (len(ranked) - 1)
     ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
     ends = ends.where(missing < high, low * share)
-    return ends.add_(_weighted_sum(inner, share)) if inner else ends
+    return ends.add_(_weighted_sum(inner, share))
 
 
 def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
