@@ -126,7 +126,7 @@ def test_cosines_of_orthogonal_models_are_exactly_zero() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.integers(1, 3), st.integers(-3, 3), st.sampled_from([5, 9000]))
+@given(st.integers(1, 3), st.sampled_from([-3, -2, -1, 1, 2, 3]), st.sampled_from([5, 9000]))
 def test_a_message_on_the_threshold_is_decided_as_float64_would(seed: int, ulps: int, d: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     own = torch.randn(2, d, generator=generator)
@@ -137,7 +137,7 @@ def test_a_message_on_the_threshold_is_decided_as_float64_would(seed: int, ulps:
     expected = (apart <= factor * own.double().norm(dim=1))[:, None]
     sizes = kernels.norms(own)
     accepted = kernels.within(own, inbox, sizes, kernels.distances(own, inbox, sizes), factor)
-    assert torch.equal(accepted, expected) or ulps == 0
+    assert torch.equal(accepted, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
