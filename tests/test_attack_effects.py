@@ -31,7 +31,7 @@ RULES = {"FedAvg": eq.FedAvg(), "Balance": eq.Balance()}
 # All that BALANCE can tell from the truth by its distance: further than 0.3 of the receiver's length in every round.
 FAR = {
     "Gaussian": attacks.Gaussian(),
-    "KrumAttack": attacks.KrumAttack(),
+    "KrumAttack": attacks.KrumAttack(noise=0.0),
     "TrimAttack": attacks.TrimAttack(),
     "TrimAttack-fang": attacks.TrimAttack(form="fang", random=False),
     "Adaptive-literal": attacks.Adaptive(mode="literal", rule=eq.Balance()),

@@ -45,10 +45,10 @@ def per_edge(known: Knowledge) -> int:
 
 ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Gaussian": (attacks.Gaussian(), per_liar),
-    "KrumAttack": (attacks.KrumAttack(), per_victim),
-    "KrumAttack-update-global": (attacks.KrumAttack(space="update", scope="global"), one),
-    "KrumAttack-fang": (attacks.KrumAttack(form="fang"), per_victim),
-    "KrumAttack-noise": (attacks.KrumAttack(noise=0.01), per_edge),
+    "KrumAttack": (attacks.KrumAttack(noise=0.0), per_victim),
+    "KrumAttack-update-global": (attacks.KrumAttack(noise=0.0, space="update", scope="global"), one),
+    "KrumAttack-fang": (attacks.KrumAttack(form="fang", noise=0.0), per_victim),
+    "KrumAttack-noise": (attacks.KrumAttack(), per_edge),
     "TrimAttack": (attacks.TrimAttack(), per_edge),
     "TrimAttack-fixed": (attacks.TrimAttack(random=False), per_victim),
     "TrimAttack-fang": (attacks.TrimAttack(form="fang"), per_edge),

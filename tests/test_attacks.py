@@ -60,9 +60,9 @@ def spread(attack: type, *, everywhere: bool = True, **options: Any) -> dict[str
 
 
 ATTACKS: dict[str, Any] = {
-    **spread(attacks.KrumAttack, form="group"),
-    "KrumAttack-fang-receiver": attacks.KrumAttack(form="fang"),
-    "KrumAttack-fang-global": attacks.KrumAttack(form="fang", scope="global"),
+    **spread(attacks.KrumAttack, form="group", noise=0.0),
+    "KrumAttack-fang-receiver": attacks.KrumAttack(form="fang", noise=0.0),
+    "KrumAttack-fang-global": attacks.KrumAttack(form="fang", noise=0.0, scope="global"),
     **spread(attacks.TrimAttack, form="group", random=False),
     **spread(attacks.TrimAttack, form="fang", random=False),
     "TrimAttack-factor-5": attacks.TrimAttack(factor=5.0, random=False),
@@ -369,7 +369,7 @@ HAND: dict[str, tuple[Any, float]] = {
     "min-sum": (attacks.MinSum(), 3.0),  # 2 + 2 gamma^2 = 4
     "trim": (attacks.TrimAttack(random=False), -4.0),  # the sum is positive, the smallest is -2
     "trim-fang": (attacks.TrimAttack(form="fang", random=False), 1.5),  # 3 and 5 grew; the smallest is 3
-    "krum": (attacks.KrumAttack(), -(2.0**-17)),  # the pair 3, 5 always wins
+    "krum": (attacks.KrumAttack(noise=0.0), -(2.0**-17)),  # the pair 3, 5 always wins
     "mimic": (attacks.Mimic(), 1.0),
     "zero": (attacks.Zero(), 0.0),
 }
@@ -387,7 +387,7 @@ def test_krum_attack_by_hand_wins_with_two_of_three() -> None:
     """Two equal lies are each other's nearest neighbour, so Krum takes them as they are: -1 against positive models."""
     known = by_hand([1.0, 3.0, 5.0, -2.0], [2, 3])
     assert krum_attack(World.of(known), 0).vector == pytest.approx([-1.0])
-    assert [told(known, attacks.KrumAttack())[s, 0].item() for s in (2, 3)] == [-1.0, -1.0]
+    assert [told(known, attacks.KrumAttack(noise=0.0))[s, 0].item() for s in (2, 3)] == [-1.0, -1.0]
 
 
 def test_krum_attack_of_fang_by_hand() -> None:
@@ -398,7 +398,7 @@ def test_krum_attack_of_fang_by_hand() -> None:
     """
     known = by_hand([1.0, 3.0, 4.0, 6.0, 5.0], [4], previous=[0.0] * 5)
     assert krum_attack(World.of(known), 0, form="fang").vector == pytest.approx([-7 / 2**20])
-    assert told(known, attacks.KrumAttack(form="fang"))[4, 0].tolist() == pytest.approx([-7 / 2**20])
+    assert told(known, attacks.KrumAttack(form="fang", noise=0.0))[4, 0].tolist() == pytest.approx([-7 / 2**20])
 
 
 @pytest.mark.parametrize(
@@ -497,8 +497,8 @@ def draw_of(form: str, factor: float, crafted: np.ndarray, between: Range) -> np
 def test_krum_attack_with_noise(scope: str, space: str) -> None:
     """The first attacker tells the lie itself, the others something at most ``noise`` from it."""
     known = seeded(knowledge(complete(9), 20, torch.float64, [1, 4, 6]), 1)
-    exact = told(known, attacks.KrumAttack(scope=scope, space=space))
-    noisy = told(known, attacks.KrumAttack(scope=scope, space=space, noise=0.01))
+    exact = told(known, attacks.KrumAttack(noise=0.0, scope=scope, space=space))
+    noisy = told(known, attacks.KrumAttack(scope=scope, space=space))
     sizes = {edge: norm(array(noisy[edge] - exact[edge])) for edge in exact}
     assert all(sizes[1, victim] == 0 for victim in (0, 2, 3, 5, 7, 8))
     assert all(0 < sizes[sender, victim] <= 0.01 + 1e-12 for sender in (4, 6) for victim in (0, 2, 3, 5, 7, 8))
@@ -605,7 +605,7 @@ def test_spectral_pushes_clusters_apart() -> None:
         attacks.MinMax(space="update"),
         attacks.MinSum(space="update", scope="global"),
         attacks.KrumAttack(space="update"),
-        attacks.KrumAttack(form="fang"),
+        attacks.KrumAttack(form="fang", noise=0.0),
         attacks.TrimAttack(space="update"),
         attacks.TrimAttack(form="fang"),
     ],

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Perturbation, Scope, perturbation
-from equipoise.attacks.knowledge import Knowledge
+from equipoise.attacks.crowd import Crowd, Perturbation, perturbation
+from equipoise.attacks.knowledge import Knowledge, Scope
 from equipoise.attacks.options import check_options
 from equipoise.lies import Lies
 from equipoise.types import Aggregated, Aggregator
@@ -97,7 +97,7 @@ class Trial:
     def lies(self, gamma: Tensor) -> Lies:
         """The lies of strength gamma (a,)."""
         rows = torch.addcmul(self.mean, self.direction, gamma.to(self.mean.dtype)[:, None], value=-1)
-        return Lies(rows, torch.full_like(self.crowd.receivers, -1), self.crowd.receivers)
+        return Lies(*self.crowd.lies(rows))
 
     def literal(self, gamma: float, tolerance: float) -> Tensor:
         """(a,) the search of the authors' code."""

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.attacks.crowd import Crowd, by_columns, combine
+from equipoise.attacks.crowd import Crowd, Told, by_columns
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
 
 
 @dataclass(frozen=True)
@@ -44,25 +43,29 @@ class Dissensus:
         check_options(self)
 
     @by_columns
-    def forge(self, known: Knowledge) -> Lies:
+    def forge(self, known: Knowledge) -> Told:
         """One row per victim."""
         crowd = Crowd.of(known, self, "receiver")
-        benign, malicious = self._gossip(known, crowd)
-        strength = (self.epsilon / malicious)[:, None] * benign
-        own = crowd.inbox.bank[known.victims]
-        rows = own * (1 + strength.sum(1)).to(own.dtype)[:, None] - combine(crowd.inbox, strength)
-        return crowd.lies(rows)
+        strength = crowd.roster.remember(f"strength {self}", lambda: self._strength(known))
+        pushed = crowd.roster.sums(f"gossip {self}", -strength, crowd.vectors)
+        own = known.models.index_select(0, known.victims).sub_(crowd.centre)
+        pushed.addcmul_(own, (1 + strength.sum(1)).to(own.dtype)[:, None])
+        return crowd.lies(pushed.add_(crowd.centre))
 
-    def _gossip(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor]:
-        """(v, k) gossip weights of benign neighbours, and (v,) the sum of those of malicious ones."""
-        inbox, victims = crowd.inbox, known.victims
+    def _strength(self, known: Knowledge) -> Tensor:
+        """(v, k) what the lie undoes of each benign neighbour's message."""
+        roster, victims = known.roster("receiver"), known.victims
         if self.weights == "uniform":
-            return inbox.present.double(), known.tolls[victims].double()
-        topology = known.topology.to(known.models.device)
-        senders, degrees = topology.senders[victims].clamp_min(0), topology.degrees
-        gossip = 1 / (1 + torch.maximum(degrees[victims, None], degrees[senders]).double())
-        malicious = gossip.where(topology.mask[victims] & known.liars[senders], 0).sum(1)
-        return gossip.where(inbox.present, 0), malicious
+            return self.epsilon / roster.tolls.double()[:, None] * roster.present
+        degrees = known.topology.degrees.to(victims.device)
+
+        def gossip(receivers: Tensor, senders: Tensor) -> Tensor:
+            return 1 / (1 + torch.maximum(degrees[receivers], degrees[senders]).double())
+
+        malicious = torch.zeros(len(victims), dtype=torch.float64, device=victims.device)
+        malicious.index_add_(0, roster.crowds, gossip(victims[roster.crowds], roster.senders))
+        benign = gossip(victims[:, None], roster.clients[roster.slots]).where(roster.present, 0)
+        return self.epsilon * benign / malicious[:, None]
 
 
 @dataclass(frozen=True)

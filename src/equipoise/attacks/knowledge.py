@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -11,13 +11,17 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.attacks.roster import Roster
 from equipoise.inbox import describe
+from equipoise.kernels.blocks import block, compute_dtype
 from equipoise.kernels.gram import central_rows
 from equipoise.lies import Clients, as_mask
+from equipoise.randomness import uniform
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs
 
 Space = Literal["model", "update"]
+Scope = Literal["receiver", "global"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +65,11 @@ class Knowledge:
         return as_mask(self.malicious, self.topology.n)
 
     @cached_property
+    def malicious_count(self) -> int:
+        """How many clients are malicious."""
+        return int(self.liars.sum())
+
+    @cached_property
     def tolls(self) -> Tensor:
         """(n,) how many malicious clients each client hears."""
         return self.topology.malicious_neighbors(self.liars).to(self.models.device)
@@ -77,22 +86,57 @@ class Knowledge:
         return ~self.liars & finite & (finite if self.previous is None else kernels.are_finite(self.previous))
 
     @cached_property
-    def central(self) -> Tensor:
+    def _central(self) -> Tensor:
         """(n,) weights of a mean of benign models that a few which are far away do not move."""
-        return central_rows(self.models, self.sane).to(self.models.dtype)
+        return central_rows(self.models, self.sane)
 
     @cached_property
-    def heard(self) -> tuple[Tensor, Tensor]:
-        """(v, k) whom the victims hear, and where there is somebody."""
+    def _rosters(self) -> dict[tuple[Scope, bool], Roster]:
+        return {}
+
+    def roster(self, scope: Scope, everybody: bool = False) -> Roster:
+        """The benign neighbours of each victim, or all benign clients; with ``everybody``, malicious ones too.
+
+        A victim without such neighbours has itself for a crowd.
+        """
+        if (scope, everybody) not in self._rosters:
+            members = self.sane | self.liars if everybody else self.sane
+            make = self._everyone if scope == "global" else self._neighbours
+            self._rosters[scope, everybody] = make(members)
+        return self._rosters[scope, everybody]
+
+    def _everyone(self, members: Tensor) -> Roster:
+        senders, everyone = self.liars.nonzero().flatten(), torch.full_like(self.victims[:1], -1)
+        ids, about = members.nonzero().T, (everyone, senders, torch.zeros_like(senders), self.liars.sum()[None])
+        return Roster.of(ids, torch.ones_like(ids, dtype=torch.bool), *about, central=self._central)
+
+    def _neighbours(self, members: Tensor) -> Roster:
         topology = self.topology.to(self.models.device)
-        return topology.senders[self.victims].clamp_min(0), topology.mask[self.victims]
+        heard, mask = topology.senders[self.victims].clamp_min(0), topology.mask[self.victims]
+        crowds, slots = (mask & self.liars[heard]).nonzero(as_tuple=True)
+        about = (self.victims, heard[crowds, slots], crowds, self.tolls[self.victims])
+        present = mask & members[heard]
+        alone = ~present.any(1)
+        heard[alone, 0], present[alone, 0] = self.victims[alone], True
+        return Roster.of(heard, present, *about, central=self._central)
 
     def columns(self, part: slice) -> Knowledge:
-        """The same about some of the parameters."""
-        before = None if self.previous is None else self.previous[:, part]
-        piece = replace(self, models=self.models[:, part], previous=before)
-        for name in ("liars", "tolls", "victims", "sane", "central", "heard"):
-            piece.__dict__[name] = getattr(self, name)
+        """The same about some of the parameters, in the dtype that arithmetic is done in."""
+        before = None if self.previous is None else block(self.previous, part)
+        return self._about(block(self.models, part), before)
+
+    def widened(self) -> Knowledge:
+        """The same in the dtype that arithmetic is done in."""
+        wide = compute_dtype(self.models)
+        return self._about(self.models.to(wide), None if self.previous is None else self.previous.to(wide))
+
+    def _about(self, models: Tensor, previous: Tensor | None) -> Knowledge:
+        """A copy that shares what is known about the clients, whatever their models."""
+        for name in ("liars", "malicious_count", "tolls", "victims", "sane", "_central", "_rosters"):
+            getattr(self, name)
+        piece = copy(self)
+        object.__setattr__(piece, "models", models)
+        object.__setattr__(piece, "previous", previous)
         return piece
 
     def before(self, attack: object) -> Tensor:
@@ -103,12 +147,12 @@ class Knowledge:
 
     def randn(self, *shape: int) -> Tensor:
         """Standard normal noise from the generator, in the dtype and on the device of the models."""
-        return self._drawn(torch.randn, shape)
+        return torch.randn(*shape, generator=self.generator, device=self._source).to(self.models)
 
     def rand(self, *shape: int) -> Tensor:
         """Uniform noise in [0, 1) from the generator, in the dtype and on the device of the models."""
-        return self._drawn(torch.rand, shape)
+        return uniform(*shape, generator=self.generator, device=self._source).to(self.models)
 
-    def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        device = self.models.device if self.generator is None else self.generator.device
-        return draw(*shape, generator=self.generator, device=device).to(self.models)
+    @property
+    def _source(self) -> torch.device:
+        return self.models.device if self.generator is None else self.generator.device

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Scope, slopes
-from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.crowd import Crowd, Told, in_full, slopes
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
+from equipoise.attacks.roster import Roster
 from equipoise.rules.krum import Krum
 
 SMALLEST = 1e-5
@@ -40,8 +40,8 @@ class KrumAttack:
 
     Args:
         form: ``"group"`` or ``"fang"``.
-        noise: all but the malicious client of the lowest id add noise up to this norm (0.01 in both sources), so that
-            their messages differ.
+        noise: all but the malicious client of the lowest id add noise up to this norm, 0.01 in both sources, so that
+            their messages differ; the search for :math:`\lambda` takes them for equal.
         scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
@@ -52,7 +52,7 @@ class KrumAttack:
     """
 
     form: Literal["group", "fang"] = "group"
-    noise: float = 0.0
+    noise: float = 0.01
     scope: Scope = "receiver"
     space: Space = "model"
 
@@ -61,18 +61,19 @@ class KrumAttack:
         if not 0 <= self.noise < math.inf:
             raise ValueError(f"noise must be a finite number >= 0, found {self.noise}")
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @in_full
+    def forge(self, known: Knowledge) -> Told:
         """One row per victim, or one for all; with noise, one per message."""
-        if not len(known.victims):
-            return None
         everybody = Crowd.of(known, self, self.scope, self.space, everybody=True)
         crowd = Crowd.of(known, self, self.scope, self.space)
         base = self._base(known, crowd)
-        chosen = Krum()(crowd.mean(), everybody.inbox, tolerated=everybody.tolls).model
-        direction = (chosen - base).sign_() if self.form == "fang" else (chosen + crowd.centre).sign_()
-        strength = self._strength(crowd, base, direction, _first_speakers(crowd, known))
-        rows = base - strength.to(base.dtype)[:, None] * direction
+        chosen = Krum()(everybody.mean(), everybody.inbox, tolerated=everybody.roster.tolls).model
+        if self.form == "fang":
+            direction = chosen.sub_(base).add_(everybody.centre - crowd.centre).sign_()
+        else:
+            direction = chosen.add_(everybody.centre).sign_()
+        strength = self._strength(crowd, base, direction, _first_speakers(crowd.roster, len(known.models)))
+        rows = torch.addcmul(base, direction, -strength.to(base.dtype)[:, None]).add_(crowd.centre)
         return crowd.lies(rows) if self.noise == 0 else self._with_noise(known, crowd, rows)
 
     def _base(self, known: Knowledge, crowd: Crowd) -> Tensor:
@@ -90,7 +91,7 @@ class KrumAttack:
         step, along = kernels.norms(direction).square(), slopes(direction, base, inbox)
         result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
         for group, squares in kernels.message_distances(base, inbox):
-            victims, tolls = group.receivers, crowd.tolls[group.receivers]
+            victims, tolls = group.receivers, crowd.roster.tolls[group.receivers]
             lies_win_ties = first_liars[victims, None] < inbox.senders[victims[:, None], group.columns]
             from_base = apart[victims[:, None], group.columns]
             slope = along[victims[:, None], group.columns]
@@ -99,7 +100,7 @@ class KrumAttack:
                 strength = _first_strength(squares, from_base, tolls, base.shape[1])
             for _ in range(200):
                 lied = from_base.square() - 2 * strength[:, None] * slope + (strength.square() * step[victims])[:, None]
-                chosen = _is_chosen(squares, lied.clamp_min(0), tolls, lies_win_ties) | crowd.alone[victims]
+                chosen = _is_chosen(squares, lied.clamp_min(0), tolls, lies_win_ties) | crowd.roster.alone[victims]
                 going_on = ~chosen & (strength > SMALLEST)
                 if not going_on.any():
                     break
@@ -107,13 +108,13 @@ class KrumAttack:
             result[victims] = strength
         return result
 
-    def _with_noise(self, known: Knowledge, crowd: Crowd, rows: Tensor) -> Lies:
-        senders, crowds = crowd.speakers(known)
-        noise = known.rand(len(senders), rows.shape[1]) - 0.5
-        size = self.noise * known.rand(len(senders), 1) / kernels.norms(noise).to(rows.dtype)[:, None]
-        first = torch.ones_like(senders, dtype=torch.bool)
-        first[1:] = crowds[1:] != crowds[:-1]
-        return crowd.lies_of(senders, crowds, rows[crowds] + (noise * size).where(~first[:, None], 0))
+    def _with_noise(self, known: Knowledge, crowd: Crowd, rows: Tensor) -> Told:
+        crowds = crowd.roster.crowds
+        noise = known.rand(len(crowds), rows.shape[1]).sub_(0.5)
+        size = self.noise * known.rand(len(crowds)) / kernels.norms(noise).to(rows.dtype)
+        size[1:] *= crowds[1:] == crowds[:-1]  # speakers are in the order of crowds
+        size[:1] = 0
+        return crowd.lies_one_by_one(noise.mul_(size[:, None]).add_(rows[crowds]))
 
 
 def _first_strength(squares: Tensor, from_base: Tensor, tolls: Tensor, d: int) -> Tensor:
@@ -126,11 +127,10 @@ def _first_strength(squares: Tensor, from_base: Tensor, tolls: Tensor, d: int) -
     return (smallest / others + from_base.amax(1)) / math.sqrt(d)
 
 
-def _first_speakers(crowd: Crowd, known: Knowledge) -> Tensor:
+def _first_speakers(roster: Roster, n: int) -> Tensor:
     """(a,) the lowest id of those who lie to each victim: it wins ties against higher ones."""
-    senders, crowds = crowd.speakers(known)
-    lowest = torch.full((crowd.inbox.n,), len(known.models), device=senders.device)
-    return lowest.scatter_reduce(0, crowds, senders, "amin")
+    lowest = torch.full_like(roster.receivers, n)
+    return lowest.scatter_reduce(0, roster.crowds, roster.senders, "amin")
 
 
 def _is_chosen(squares: Tensor, lied: Tensor, tolls: Tensor, lies_win_ties: Tensor) -> Tensor:

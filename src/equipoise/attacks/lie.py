@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from equipoise.attacks.crowd import Crowd, Scope, by_columns
-from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.crowd import Crowd, Told, by_columns
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,12 @@ class LIE:
             raise ValueError(f"sign must be -1 or 1, found {self.sign}")
 
     @by_columns
-    def forge(self, known: Knowledge) -> Lies:
+    def forge(self, known: Knowledge) -> Told:
         """One row per victim, or one for all."""
         crowd = Crowd.of(known, self, self.scope, self.space)
-        z = hidden_deviations(len(known.models), int(known.liars.sum())) if self.z is None else self.z
+        z = hidden_deviations(len(known.models), known.malicious_count) if self.z is None else self.z
         mean = crowd.mean()
-        return crowd.lies(mean + self.sign * z * crowd.deviation(mean))
+        return crowd.lies(mean.add_(crowd.deviation(mean), alpha=self.sign * z).add_(crowd.centre))
 
 
 def hidden_deviations(n: int, malicious: int) -> float:

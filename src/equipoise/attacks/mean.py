@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from equipoise.attacks.crowd import Crowd, Scope, by_columns
-from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.crowd import Crowd, Told, by_columns
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class IPM:
         check_options(self)
 
     @by_columns
-    def forge(self, known: Knowledge) -> Lies:
+    def forge(self, known: Knowledge) -> Told:
         """One row per victim, or one for all."""
         crowd = Crowd.of(known, self, self.scope, self.space)
-        return crowd.lies(-self.epsilon * (crowd.mean() + crowd.centre) - crowd.centre)
+        return crowd.lies(crowd.mean().add_(crowd.centre).mul_(-self.epsilon))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Perturbation, Scope, perturbation, slopes
-from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.crowd import Crowd, Perturbation, Told, in_full, perturbation, slopes
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
 
 
 class Rays(NamedTuple):
@@ -37,16 +36,14 @@ class _AlongPerturbation(ABC):
     def __post_init__(self) -> None:
         check_options(self)
 
-    @torch.no_grad()
-    def forge(self, known: Knowledge) -> Lies | None:
+    @in_full
+    def forge(self, known: Knowledge) -> Told:
         """One row per victim, or one for all."""
-        if not len(known.victims):
-            return None
         crowd = Crowd.of(known, self, self.scope, self.space)
         mean = crowd.mean()
         direction = perturbation(self.perturbation, crowd, mean)
         gamma = self.amount(crowd, _rays(crowd, mean, direction))
-        return crowd.lies(mean - gamma.to(mean.dtype)[:, None] * direction)
+        return crowd.lies(mean.addcmul_(direction, -gamma.to(mean.dtype)[:, None]).add_(crowd.centre))
 
     @abstractmethod
     def amount(self, crowd: Crowd, rays: Rays) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.attacks.crowd import Crowd, Scope, by_columns
-from equipoise.attacks.knowledge import Knowledge, Space
+from equipoise.attacks.crowd import Crowd, Told, by_columns
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
-from equipoise.lies import Lies
+from equipoise.attacks.roster import Roster
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,47 @@ class TrimAttack:
             raise ValueError(f"factor must be a number >= 1, found {self.factor}")
 
     @by_columns
-    def forge(self, known: Knowledge) -> Lies:
+    def forge(self, known: Knowledge) -> Told:
         """One row per message, or, if not random, one per victim or one for all."""
         crowd = Crowd.of(known, self, self.scope, self.space, everybody=self.form == "group")
-        near, far = self._ends(known, crowd)
-        if not self.random:
-            return crowd.lies(far - crowd.centre)
-        senders, crowds = crowd.speakers(known)
-        share = known.rand(len(crowds), near.shape[1])
+        direction, near, fallback = self._aim(known, crowd)
         if self.form == "fang":
-            rows = torch.lerp(near[crowds], far[crowds], share)
+            rows = self._between(known, crowd.roster, direction, near)
         else:
-            r = share.mul_(self.factor - 1).add_(1)
-            rows = near[crowds] * torch.where((far.abs() < near.abs())[crowds], 1 / r, r)
-        return crowd.lies_of(senders, crowds, rows - crowd.centre)
+            rows = self._beyond(known, crowd.roster, direction, near)
+        if fallback is not None:
+            instead = fallback.addcmul(fallback, direction.abs(), value=-1)
+            rows += instead.index_select(0, crowd.roster.crowds) if self.random else instead
+        return crowd.lies_one_by_one(rows) if self.random else crowd.lies(rows)
 
-    def _ends(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor]:
-        """(a, d) the extreme to go beyond, and the far end; both what to say instead where there is no direction."""
-        mean = crowd.mean() + crowd.centre
-        low, high = (values.add_(crowd.centre) for values in crowd.extremes())
+    def _aim(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(a, d) direction, the extreme on its wrong side, 0 where it is 0, and what to say there instead, if not 0."""
+        mean = crowd.mean().add_(crowd.centre)
         if self.form == "group":
-            direction, fallback = mean, torch.zeros_like(mean)
+            direction, fallback = mean.sign_(), None
         else:
             updates = crowd if self.space == "update" else Crowd.of(known, self, self.scope, "update")
-            direction, fallback = updates.mean() + updates.centre, mean
-        near = torch.where(direction > 0, low, high)
-        far = torch.where((near > 0) == (direction > 0), near / self.factor, near * self.factor)
-        return near.where(direction != 0, fallback), far.where(direction != 0, fallback)
+            direction, fallback = (updates.mean() + updates.centre).sign_(), mean
+        low, high = (values.add_(crowd.centre).mul_(direction) for values in crowd.extremes())
+        near = torch.minimum(low, high, out=low).mul_(direction)
+        return direction, near, fallback if direction.abs().amin() == 0 else None
+
+    def _beyond(self, known: Knowledge, roster: Roster, direction: Tensor, near: Tensor) -> Tensor:
+        """``near * r`` where that is farther, ``near / r`` where this is; without a branch, which would be slow."""
+        farther = (near.sign() * direction).mul_(-0.5).add_(0.5)  # 1 where x and s have different signs, else 0
+        multiplied = near * farther
+        divided = near.sub_(multiplied)
+        if not self.random:
+            return multiplied.mul_(self.factor).add_(divided, alpha=1 / self.factor)
+        r = known.rand(len(roster.crowds), near.shape[1]).mul_(self.factor - 1).add_(1)
+        rows = multiplied.index_select(0, roster.crowds).mul_(r)
+        return rows.addcdiv_(divided.index_select(0, roster.crowds), r)
+
+    def _between(self, known: Knowledge, roster: Roster, direction: Tensor, near: Tensor) -> Tensor:
+        """A place between near and the far end."""
+        far = torch.minimum(near * direction / self.factor, near * direction * self.factor).mul_(direction)
+        if not self.random:
+            return far
+        share = known.rand(len(roster.crowds), near.shape[1])
+        way = far.sub_(near).index_select(0, roster.crowds)
+        return way.mul_(share).add_(near.index_select(0, roster.crowds))

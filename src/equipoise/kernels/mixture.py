@@ -42,28 +42,32 @@ def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> 
 
 def _sum_of_rows(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     """(n, d) sums of weighted rows of the bank, one per edge (receiver, row); edges are sorted by receiver."""
-    dtype = compute_dtype(bank)
-    if n * len(bank) <= DENSE * len(rows):
-        used, place = rows.unique(return_inverse=True)
-        matrix = torch.zeros(n, len(used), dtype=torch.float64, device=bank.device)
-        matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
-        everything = len(used) == len(bank)
-        width = max(2048, BANK // max(1, len(bank)))
-        return _by_blocks(bank, n, width, lambda part: matrix @ (part if everything else part[used]))
-    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=bank.device)), weight.to(dtype)
-    return _by_blocks(
-        bank,
-        n,
-        max(256, BANK // len(bank)),
-        lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight),
-    )
-
-
-def _by_blocks(bank: Tensor, n: int, width: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    result = new_output(bank, n, bank.shape[1])
-    for columns in column_blocks(bank.shape[1], width):
-        result[:, columns] = compute(block(bank, columns))
+    result, least = new_output(bank, n, bank.shape[1]), 2048 if _is_dense(n, len(bank), len(rows)) else 256
+    sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
+    for columns in column_blocks(bank.shape[1], max(least, BANK // max(1, len(bank)))):
+        result[:, columns] = sums(block(bank, columns))
     return result
+
+
+def weighted_sums(
+    n: int, m: int, receivers: Tensor, rows: Tensor, weight: Tensor, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """The function from a block (m, width) to weighted sums of its rows (n, width), one term per edge.
+
+    Edges (receiver, row) are sorted by receiver. Rows that no edge names are never touched.
+    """
+    if _is_dense(n, m, len(rows)):
+        used, place = rows.unique(return_inverse=True)
+        matrix = torch.zeros(n, len(used), dtype=torch.float64, device=rows.device)
+        matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
+        everything = len(used) == m
+        return lambda part: matrix @ (part if everything else part[used])
+    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=rows.device)), weight.to(dtype)
+    return lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight)
+
+
+def _is_dense(n: int, m: int, edges: int) -> bool:
+    return n * m <= DENSE * edges
 
 
 def _add_rows(result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor) -> None:

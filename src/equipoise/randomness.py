@@ -1,0 +1,47 @@
+"""Where randomness comes from: one seed, and a name for every use of it."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def stream(seed: int, *key: int | str) -> torch.Generator:
+    """A CPU generator that depends on the seed and on what it is used for, and on nothing that was drawn before.
+
+    Whatever happens in round t draws from ``stream(seed, "purpose", t)``: no generator has to be kept between rounds,
+    so a run can be taken up again anywhere.
+
+    >>> from equipoise.randomness import stream
+    >>> bool((torch.rand(3, generator=stream(0, "graph", 7)) == torch.rand(3, generator=stream(0, "graph", 7))).all())
+    True
+    >>> bool((torch.rand(3, generator=stream(0, "graph", 7)) == torch.rand(3, generator=stream(0, "graph", 8))).any())
+    False
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, found {seed!r}")
+    words = [seed, *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
+    state = np.random.SeedSequence(words).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+def uniform(*shape: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+    """Uniform numbers in [0, 1), float32 on a grid of 2^-23, from a generator or from torch's global one.
+
+    On the CPU three times as fast as `torch.rand`, which some attacks would otherwise spend most of their time in: the
+    generator seeds numpy's SFC64, whose bits become the mantissa of a number in [1, 2).
+
+    >>> from equipoise.randomness import uniform
+    >>> uniform(2, 3, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3])
+    """
+    if device is not None and device.type != "cpu":
+        return torch.rand(*shape, generator=generator, device=device)
+    seed, count = int(torch.randint(2**63 - 1, (), generator=generator)), math.prod(shape)
+    words = np.random.SFC64(seed).random_raw(count // 2 + 1)
+    bits = torch.from_numpy(words.view(np.int32))[:count]
+    return bits.bitwise_and_(0x007FFFFF).bitwise_or_(0x3F800000).view(torch.float32).sub_(1).view(shape)
