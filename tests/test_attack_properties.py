@@ -439,6 +439,34 @@ def test_adaptive_looks_beyond_a_mean_that_is_rejected() -> None:
     assert lie.item() == pytest.approx(2.8, abs=8e-3)
 
 
+def test_adaptive_finds_a_narrow_range() -> None:
+    """The way from the neighbours' mean to 0 passes a victim just inside its limit, for 3 % of its length."""
+    models = torch.tensor([[8.9, 0.0], [20.0, 1.0], [20.0, 1.0], [20.0, 1.0]], dtype=torch.float64)
+    known = Knowledge(models, eq.Topology.complete(4), [3], rule=eq.Balance(gamma=0.06), inputs={"t": 0, "total": 1})
+    lie = heard(known, attacks.Adaptive().forge(known))[3, 0]
+    assert (lie - models[0]).norm().item() == pytest.approx(0.06 * 8.9, rel=1e-3)
+    assert lie.norm() < models[0].norm()
+
+
+# Half precision
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_half_precision_is_computed_in_float32_and_rounded_once(name: str, dtype: torch.dtype) -> None:
+    half = dataclasses.replace(a_round(12, 40, [0, 1, 2], dtype=dtype), generator=torch.Generator().manual_seed(5))
+    assert half.previous is not None
+    wide = dataclasses.replace(half, models=half.models.float(), previous=half.previous.float())
+    found, attack = ATTACKS[name][0].forge(half), ATTACKS[name][0]
+    wide.generator.manual_seed(5)
+    expected = attack.forge(wide)
+    assert found.rows.dtype == dtype
+    if "Adaptive" in name:  # it asks a rule that hears rounded lies
+        torch.testing.assert_close(found.rows.float(), expected.rows, rtol=0.05, atol=0.02)
+    else:
+        assert torch.equal(found.rows.nan_to_num(), expected.rows.to(dtype).nan_to_num())
+
+
 # MinMax, MinSum, LIE
 
 

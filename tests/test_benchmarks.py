@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from benchmarks import attacks as attack_times
 from benchmarks import kernels, naive
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
@@ -225,3 +226,19 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         kernels.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_the_benchmark_of_attacks_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ["--clients", "10", "--degree", "4", "--parameters", "800", "--repeats", "1"]
+    attack_times.main([*small, "--json", str(tmp_path / "times.json")])
+    printed = capsys.readouterr().out
+    assert all(f"| {name} |" in printed for name in attack_times.ATTACKS | attack_times.SEARCHES)
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert {what for found in times.values() for what in found} == {"forge", "aggregate", "aggregate benign"}
+
+
+def test_attacks_that_cost_too_much_are_named() -> None:
+    times = {"LIE": {"forge": 2.0, "aggregate": 1.9}, "IPM": {"forge": 1.0, "aggregate": 1.9}}
+    assert attack_times.too_slow(times) == ["LIE"]
+    search = {"forge": 2.0, "aggregate": 1.9 / attack_times.MOST}
+    assert attack_times.too_slow({"Adaptive": search}) == ["Adaptive"]

@@ -39,7 +39,9 @@ class Adaptive:
     messages of the victim have weight, or, for a rule that takes one message, one of them does. A rule without weights
     accepts something of everything: there it is the smallest :math:`\gamma_i` that does the largest damage,
     :math:`\|\mathrm{AGG}_i - \mu_i\|`, to 1 part in 1,000. A rule that rejects nothing gets
-    :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. If nothing on the way is accepted, the mean is sent.
+    :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. Where the mean itself is rejected, the search starts from the point
+    of the ray that is closest to the victim's model, then looks at a grid of 31 strengths; if none of them is accepted,
+    the mean is sent.
 
     ``mode="literal"`` is the search in the authors' code, with their success oracle: larger damage than at the
     *previous*
@@ -89,7 +91,7 @@ class Trial:
 
     def __init__(self, known: Knowledge, attack: Adaptive) -> None:
         self.known, self.rule = known, _plain(attack.rule or known.rule)
-        self.crowd = Crowd.of(known, attack, attack.scope)
+        self.crowd = Crowd.of(known.widened(), attack, attack.scope)
         mean = self.crowd.mean()
         self.direction = perturbation(attack.perturbation, self.crowd, mean)
         self.mean = mean.add_(self.crowd.centre)
@@ -97,7 +99,7 @@ class Trial:
     def lies(self, gamma: Tensor) -> Lies:
         """The lies of strength gamma (a,)."""
         rows = torch.addcmul(self.mean, self.direction, gamma.to(self.mean.dtype)[:, None], value=-1)
-        return Lies(*self.crowd.lies(rows))
+        return Lies(*self.crowd.lies(rows.to(self.known.models.dtype)))
 
     def literal(self, gamma: float, tolerance: float) -> Tensor:
         """(a,) the search of the authors' code."""
@@ -119,27 +121,42 @@ class Trial:
         if harmless.weights is None:
             worst = self.damage(self.outcome(unit * FARTHEST))
             return self._bisected(unit * 0, unit * FARTHEST, lambda out: self.damage(out) < worst * (1 - 1e-3))[1]
-        bracket = self._upwards(unit) if self.accepted(harmless).all() else self._downwards(unit)
-        return self._bisected(*bracket, self.accepted)[0]
+        start, good = torch.zeros_like(unit), self.accepted(harmless)
+        if not good.all():
+            closest = self._closest()
+            nearby = self.accepted(self.outcome(closest))
+            start, good = closest.where(nearby & ~good, 0.0), good | nearby
+        return self._bisected(*self._bracket(start, good, unit), self.accepted)[0]
 
-    def _upwards(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """(a,) an accepted strength and a rejected one, from the mean, which is accepted, outwards."""
-        low, high, rising = torch.zeros_like(unit), unit / 64, unit > 0
-        while rising.any() and (high <= unit * FARTHEST).all():
-            rising = rising & self.accepted(self.outcome(high))
-            low, high = torch.where(rising, high, low), torch.where(rising, high * 2, high)
-        return low, torch.where(rising, low, high)
+    def _closest(self) -> Tensor:
+        """(a,) the strength that brings the lie closest to the victim's own, the mean one's if there is one crowd.
 
-    def _downwards(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """(a,) an accepted strength and a rejected one, from far away inwards, where the mean may be rejected; or 0."""
-        low, high, searching = torch.zeros_like(unit), torch.zeros_like(unit), torch.ones_like(unit, dtype=torch.bool)
-        for farther, step in zip((FARTHEST, *GRID), GRID, strict=False):
-            found = searching & self.accepted(self.outcome(unit * step))
-            low, high = torch.where(found, unit * step, low), torch.where(found, unit * farther, high)
-            searching = searching & ~found
-            if not searching.any():
+        Rules that accept what is close to own accept this, or nothing on the way.
+        """
+        own = self.known.models[self.known.victims].to(self.mean.dtype)
+        own = own if len(own) == len(self.mean) else own.mean(0, keepdim=True)
+        along = ((self.mean - own) * self.direction).sum(1, dtype=torch.float64)
+        size = kernels.norms(self.direction).square()
+        return (along / size).where(size > 0, 0.0).clamp_min(0)
+
+    def _bracket(self, start: Tensor, good: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """(a,) an accepted strength and a rejected one, for all victims at once.
+
+        Outwards from a good start, which is accepted; from far away inwards where there is none, and 0 if there, too,
+        nothing is.
+        """
+        low, high = start, torch.zeros_like(unit)
+        step, rising, searching = unit / 64, good & (unit > 0), ~good
+        for farther, nearer in zip((FARTHEST, *GRID), GRID, strict=False):
+            tested = torch.where(good, start + step, unit * nearer)
+            yes = self.accepted(self.outcome(tested))
+            found, rising = searching & yes, rising & yes & (step < unit * FARTHEST)
+            low = torch.where(found | (good & yes & (tested > low)), tested, low)
+            high = torch.where(found, unit * farther, high)
+            step, searching = torch.where(rising, step * 2, step), searching & ~found
+            if not (rising | searching).any():
                 break
-        return low, high
+        return low, torch.where(good, torch.maximum(low, start + step), high)
 
     def _bisected(self, low: Tensor, high: Tensor, goes_on: Callable[[Aggregated], Tensor]) -> tuple[Tensor, Tensor]:
         for _ in range(BISECTIONS):

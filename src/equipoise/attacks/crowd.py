@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.knowledge import Knowledge, Roster, Scope, Space
+from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks.roster import Roster
 from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import TILE, column_blocks, gather, new_output
 from equipoise.lies import Lies
@@ -80,15 +81,14 @@ class Crowd:
             variance.addcmul_(apart, apart * self.roster.weights[crowds, s].to(apart.dtype))
         return variance
 
-    def extremes(self) -> tuple[Tensor, Tensor]:
-        """(a, d) smallest and largest value of every coordinate within each crowd, less the centre."""
+    def least(self, signs: Tensor) -> Tensor:
+        """(a, d) smallest value of every coordinate times its sign (a, d) within each crowd."""
         rows, d = self.roster.filled, self.vectors.shape[1]
-        low, high = (self.vectors.new_empty(len(rows), d) for _ in range(2))
+        least = torch.empty_like(signs)
         for part in column_blocks(d, max(256, 2 * TILE // max(1, rows.numel()))):
-            members = gather(self.vectors, rows, part)
-            torch.amin(members, 1, out=low[:, part])
-            torch.amax(members, 1, out=high[:, part])
-        return low, high
+            members = gather(self.vectors, rows, part).mul_(signs[:, None, part])
+            torch.amin(members, 1, out=least[:, part])
+        return least.addcmul_(signs, self.centre)
 
     def lies(self, rows: Tensor) -> Told:
         """Every malicious client tells each victim its row (a, d), a model, or an update; rows are overwritten."""
@@ -137,7 +137,7 @@ def by_columns(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT
         if not len(known.victims):
             return None
         n, d = known.models.shape
-        parts = column_blocks(d, max(2048, TILE // n))
+        parts = column_blocks(d, max(2048, 2 * TILE // (3 * n)))
         first = next(parts)
         told = forge(self, known.columns(first))
         rows = new_output(known.models, len(told.rows), d)

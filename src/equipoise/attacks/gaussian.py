@@ -38,4 +38,4 @@ class Gaussian:
         ids = known.liars.nonzero().flatten()
         if not len(ids):
             return None
-        return Lies(self.std * known.randn(len(ids), known.models.shape[1]), ids, torch.full_like(ids, -1))
+        return Lies(known.randn(len(ids), known.models.shape[1], std=self.std), ids, torch.full_like(ids, -1))

@@ -108,7 +108,7 @@ class Knowledge:
     def _everyone(self, members: Tensor) -> Roster:
         senders, everyone = self.liars.nonzero().flatten(), torch.full_like(self.victims[:1], -1)
         ids, about = members.nonzero().T, (everyone, senders, torch.zeros_like(senders), self.liars.sum()[None])
-        return Roster.of(ids, torch.ones_like(ids, dtype=torch.bool), *about, central=self._central)
+        return Roster.of(ids, torch.ones_like(ids, dtype=torch.bool), self._central, *about)
 
     def _neighbours(self, members: Tensor) -> Roster:
         topology = self.topology.to(self.models.device)
@@ -118,7 +118,7 @@ class Knowledge:
         present = mask & members[heard]
         alone = ~present.any(1)
         heard[alone, 0], present[alone, 0] = self.victims[alone], True
-        return Roster.of(heard, present, *about, central=self._central)
+        return Roster.of(heard, present, self._central, *about)
 
     def columns(self, part: slice) -> Knowledge:
         """The same about some of the parameters, in the dtype that arithmetic is done in."""
@@ -145,13 +145,13 @@ class Knowledge:
             raise ValueError(f"previous must be given to Knowledge for {type(attack).__name__}, found None")
         return self.previous
 
-    def randn(self, *shape: int) -> Tensor:
-        """Standard normal noise from the generator, in the dtype and on the device of the models."""
-        return torch.randn(*shape, generator=self.generator, device=self._source).to(self.models)
+    def randn(self, *shape: int, std: float = 1.0) -> Tensor:
+        """Normal noise from the generator, in the dtype and on the device of the models."""
+        return torch.randn(*shape, generator=self.generator, device=self._source).mul_(std).to(self.models)
 
-    def rand(self, *shape: int) -> Tensor:
-        """Uniform noise in [0, 1) from the generator, in the dtype and on the device of the models."""
-        return uniform(*shape, generator=self.generator, device=self._source).to(self.models)
+    def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Uniform noise in [low, high) from the generator, in the dtype and on the device of the models."""
+        return uniform(*shape, low=low, high=high, generator=self.generator, device=self._source).to(self.models)
 
     @property
     def _source(self) -> torch.device:

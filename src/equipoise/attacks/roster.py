@@ -28,22 +28,22 @@ class Roster:
     clients: Tensor  # (m,) ids, ascending
     slots: Tensor  # (a, k)
     present: Tensor  # (a, k)
+    central: Tensor  # (m,) weights of a mean that a few clients far away do not move
     receivers: Tensor  # (a,)
     senders: Tensor  # (e,)
     crowds: Tensor  # (e,)
     tolls: Tensor  # (a,) how many speak to each victim
-    central: Tensor  # (m,) weights of a mean that a few clients far away do not move
 
     @classmethod
-    def of(cls, members: Tensor, present: Tensor, *about: Tensor, central: Tensor) -> Roster:
-        """From ids of members (a, k), where ``present``, and weights (n,) of all clients."""
+    def of(cls, members: Tensor, present: Tensor, central: Tensor, *about: Tensor) -> Roster:
+        """From ids of members (a, k), where ``present``, weights (n,) of all clients, and the last four fields."""
         clients, places = members[present].unique(return_inverse=True)
         slots = torch.zeros_like(members)
         slots[present] = places
         weights = central[clients]
         total = weights.sum()
         weights = weights / total if total > 0 else torch.full_like(weights, 1 / len(clients))
-        return cls(clients, slots, present, *about, central=weights)
+        return cls(clients, slots, present, weights, *about)
 
     @cached_property
     def counts(self) -> Tensor:
@@ -61,6 +61,11 @@ class Roster:
         return (self.counts == 1) & (self.clients[self.slots[:, 0]] == self.receivers) & self.present[:, 0]
 
     @cached_property
+    def speakers(self) -> Tensor:
+        """(e,) the senders, numbered from 0 in the order of their ids."""
+        return self.senders.unique(return_inverse=True)[1]  # type: ignore[no-any-return]
+
+    @cached_property
     def to_crowds(self) -> tuple[Tensor, Tensor]:
         """(a,) senders and receivers of one lie for each crowd: everybody, to its victim or to everybody."""
         return torch.full_like(self.receivers, -1), self.receivers
@@ -76,7 +81,7 @@ class Roster:
         return self.sums("mean", self.weights, vectors)
 
     def sums(self, name: str, weights: Tensor, vectors: Tensor) -> Tensor:
-        """(a, d) sums of vectors (m, d) in each crowd; what can be prepared is remembered by the name of the weights."""
+        """(a, d) sums of vectors (m, d) in each crowd; the weights are prepared once for each name."""
 
         def prepare() -> Callable[[Tensor], Tensor]:
             crowds, columns = (weights != 0).nonzero(as_tuple=True)

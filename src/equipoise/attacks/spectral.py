@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.options import check_options
-from equipoise.kernels.blocks import column_blocks
+from equipoise.kernels.blocks import block, column_blocks, compute_dtype, new_output
 from equipoise.lies import Lies
 
 
@@ -48,14 +48,14 @@ class Spectral:
         victims, sane = known.victims, known.sane.nonzero().flatten()
         if not len(victims):
             return None
-        slowest = torch.zeros(len(known.models), dtype=known.models.dtype, device=known.models.device)
+        slowest = torch.zeros(len(known.models), dtype=compute_dtype(known.models), device=known.models.device)
         adjacency = known.topology.adjacency().to(sane.device)[sane[:, None], sane]
         slowest[sane] = fiedler_vector(adjacency).to(slowest.dtype)
-        rows = known.models[victims]
+        rows = new_output(known.models, len(victims), known.models.shape[1])
         for part in column_blocks(rows.shape[1], 8192):
-            models = known.models[sane, part]
-            mode = slowest[sane] @ (models - models.mean(0))
-            rows[:, part] += self.epsilon * slowest[victims, None] * mode
+            models = block(known.models, part)
+            mode = slowest[sane] @ (models[sane] - models[sane].mean(0))
+            rows[:, part] = models[victims] + self.epsilon * slowest[victims, None] * mode
         return Lies(rows, torch.full_like(victims, -1), victims)
 
 

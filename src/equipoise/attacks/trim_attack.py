@@ -34,8 +34,8 @@ class TrimAttack:
     Args:
         form: ``"group"`` or ``"fang"``.
         factor: the largest :math:`r`.
-        random: draw :math:`r` (or, for ``"fang"``, the place between x and its far end) uniformly, anew for every
-            coordinate of every message; otherwise all malicious clients send the far end.
+        random: every malicious client draws its own :math:`r` (or, for ``"fang"``, place between x and its far end)
+            for every coordinate, uniformly, each round; otherwise all of them send the far end.
         scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
@@ -60,44 +60,43 @@ class TrimAttack:
     def forge(self, known: Knowledge) -> Told:
         """One row per message, or, if not random, one per victim or one for all."""
         crowd = Crowd.of(known, self, self.scope, self.space, everybody=self.form == "group")
-        direction, near, fallback = self._aim(known, crowd)
-        if self.form == "fang":
-            rows = self._between(known, crowd.roster, direction, near)
-        else:
-            rows = self._beyond(known, crowd.roster, direction, near)
-        if fallback is not None:
-            instead = fallback.addcmul(fallback, direction.abs(), value=-1)
-            rows += instead.index_select(0, crowd.roster.crowds) if self.random else instead
+        direction, extreme, mean = self._aim(known, crowd)
+        rows = (self._between if self.form == "fang" else self._beyond)(known, crowd.roster, direction, extreme, mean)
         return crowd.lies_one_by_one(rows) if self.random else crowd.lies(rows)
 
-    def _aim(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(a, d) direction, the extreme on its wrong side, 0 where it is 0, and what to say there instead, if not 0."""
+    def _aim(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor, Tensor]:
+        """(a, d) direction s, s times the extreme on its wrong side, and the mean."""
         mean = crowd.mean().add_(crowd.centre)
         if self.form == "group":
-            direction, fallback = mean.sign_(), None
+            direction = mean.sign()
         else:
-            updates = crowd if self.space == "update" else Crowd.of(known, self, self.scope, "update")
-            direction, fallback = (updates.mean() + updates.centre).sign_(), mean
-        low, high = (values.add_(crowd.centre).mul_(direction) for values in crowd.extremes())
-        near = torch.minimum(low, high, out=low).mul_(direction)
-        return direction, near, fallback if direction.abs().amin() == 0 else None
+            direction = (mean.clone() if self.space == "update" else self._mean_update(known)).sign_()
+        return direction, crowd.least(direction), mean
 
-    def _beyond(self, known: Knowledge, roster: Roster, direction: Tensor, near: Tensor) -> Tensor:
-        """``near * r`` where that is farther, ``near / r`` where this is; without a branch, which would be slow."""
-        farther = (near.sign() * direction).mul_(-0.5).add_(0.5)  # 1 where x and s have different signs, else 0
-        multiplied = near * farther
-        divided = near.sub_(multiplied)
+    def _mean_update(self, known: Knowledge) -> Tensor:
+        """(a, d) mean of the benign updates; only its sign counts, so they need not be centred."""
+        roster = known.roster(self.scope)
+        updates = known.models.index_select(0, roster.clients)
+        return roster.average(updates.sub_(known.before(self).index_select(0, roster.clients)))
+
+    def _beyond(self, known: Knowledge, roster: Roster, direction: Tensor, extreme: Tensor, mean: Tensor) -> Tensor:
+        """The extreme times r where it has the other sign than s, over r elsewhere; a branch would be slow."""
+        other = extreme.sign().mul_(-0.5).add_(0.5)
+        extreme.mul_(direction)
+        multiplied = other.mul_(extreme)
+        divided = extreme.sub_(multiplied)
         if not self.random:
             return multiplied.mul_(self.factor).add_(divided, alpha=1 / self.factor)
-        r = known.rand(len(roster.crowds), near.shape[1]).mul_(self.factor - 1).add_(1)
-        rows = multiplied.index_select(0, roster.crowds).mul_(r)
-        return rows.addcdiv_(divided.index_select(0, roster.crowds), r)
+        r = known.rand(known.malicious_count, extreme.shape[1], low=1.0, high=self.factor)
+        told, speakers = roster.crowds, roster.speakers
+        rows = multiplied.index_select(0, told).mul_(r.index_select(0, speakers))
+        return rows.addcmul_(divided.index_select(0, told), r.reciprocal_().index_select(0, speakers))
 
-    def _between(self, known: Knowledge, roster: Roster, direction: Tensor, near: Tensor) -> Tensor:
-        """A place between near and the far end."""
-        far = torch.minimum(near * direction / self.factor, near * direction * self.factor).mul_(direction)
+    def _between(self, known: Knowledge, roster: Roster, direction: Tensor, extreme: Tensor, mean: Tensor) -> Tensor:
+        """From the extreme to its far end, or a share of the way; the mean where s is 0, as the extreme is there."""
+        way = torch.minimum(extreme / self.factor, extreme * self.factor).sub_(extreme).mul_(direction)
+        near = torch.lerp(mean, extreme.mul_(direction), direction.abs_())
         if not self.random:
-            return far
-        share = known.rand(len(roster.crowds), near.shape[1])
-        way = far.sub_(near).index_select(0, roster.crowds)
-        return way.mul_(share).add_(near.index_select(0, roster.crowds))
+            return near.add_(way)
+        share = known.rand(known.malicious_count, extreme.shape[1]).index_select(0, roster.speakers)
+        return near.index_select(0, roster.crowds).addcmul_(way.index_select(0, roster.crowds), share)
