@@ -25,12 +25,14 @@ Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters
 directed edges.
 """
 
-from equipoise import attacks
+from equipoise import attacks, data, metrics, models, plots
 from equipoise.exchange import as_multi_exchange, converse
+from equipoise.history import History, Round
 from equipoise.inbox import Inbox
 from equipoise.lies import Lies
 from equipoise.mixing import mix
 from equipoise.parameters import flatten, stack_models, unflatten
+from equipoise.randomness import draw_malicious
 from equipoise.rules import (
     LEARN,
     UBAR,
@@ -44,8 +46,11 @@ from equipoise.rules import (
     SCClip,
     TrimmedMean,
 )
+from equipoise.schedule import EachRound
+from equipoise.simulator import Simulator
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs
+from equipoise.trainers import LocalSGD
+from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs, Trainer
 
 __version__ = "0.1.0"
 
@@ -57,23 +62,34 @@ __all__ = [
     "Attack",
     "Balance",
     "BalanceMedian",
+    "EachRound",
     "FLTrust",
     "FedAvg",
+    "History",
     "Inbox",
     "Krum",
     "Lies",
+    "LocalSGD",
     "Median",
     "MultiExchange",
     "PerClient",
+    "Round",
     "RoundInputs",
     "SCClip",
+    "Simulator",
     "Topology",
+    "Trainer",
     "TrimmedMean",
     "as_multi_exchange",
     "attacks",
     "converse",
+    "data",
+    "draw_malicious",
     "flatten",
+    "metrics",
     "mix",
+    "models",
+    "plots",
     "stack_models",
     "unflatten",
 ]

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.random_graphs import check_count, check_probability
+
 
 def stream(seed: int, *key: int | str) -> torch.Generator:
     """A CPU generator that depends on the seed and on what it is used for, and on nothing that was drawn before.
@@ -27,6 +29,18 @@ def stream(seed: int, *key: int | str) -> torch.Generator:
     words = [seed, *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
     state = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
+    """Ids of a random share of n clients, ascending; what is not a whole number is rounded down.
+
+    >>> eq.draw_malicious(20, 0.2).shape
+    torch.Size([4])
+    """
+    check_count("n", n, 1)
+    check_probability("share", share)
+    count = int(share * n + 1e-9)  # 0.29 * 100 is a little less than 29
+    return torch.randperm(n, generator=stream(seed, "malicious"))[:count].sort().values
 
 
 def uniform(

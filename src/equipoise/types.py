@@ -71,7 +71,8 @@ class MultiExchange(Protocol):
     """A rule that talks several times a round.
 
     ``exchanges`` is a generator: it yields what every client sends, is sent back what they received, and returns the
-    aggregate. The model to mix the aggregate with is the last one that it yielded.
+    aggregate. The model to mix the aggregate with is the last one that it yielded. A rule that first exchanges updates
+    may say so, to attackers of its messages, in a method ``sends_updates(exchange, t) -> bool``.
     """
 
     def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
@@ -99,6 +100,20 @@ class MessageAttack(Protocol):
 
     def forge(self, known: Knowledge) -> Lies | None:
         """What malicious clients say this round instead of their models."""
+        ...
+
+
+class Trainer(Protocol):
+    """Local training of all clients: any function from models and round to models.
+
+    A trainer may have more, which `equipoise.Simulator` uses if it is there: ``poisoned(attack, malicious)``, a
+    trainer whose malicious clients train on poisoned examples; ``loss_of(t)``, the losses that UBAR asks for;
+    ``samples``, how many examples every client has; ``state_dict()`` and ``load_state_dict(state)``, what a checkpoint
+    must hold.
+    """
+
+    def __call__(self, models: Tensor, t: int) -> Tensor:
+        """The models (n, d) after local training in round t; the given ones stay as they are."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from equipoise.attacks.roster import Roster
 from equipoise.rules.krum import Krum
 
 SMALLEST = 1e-5
+TESTED = 1 << 17  # squared distances that are compared at once
 
 
 @dataclass(frozen=True)
@@ -91,21 +92,18 @@ class KrumAttack:
         step, along = kernels.norms(direction).square(), slopes(direction, base, inbox)
         result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
         for group, squares in kernels.message_distances(base, inbox):
-            victims, tolls = group.receivers, crowd.roster.tolls[group.receivers]
-            lies_win_ties = first_liars[victims, None] < inbox.senders[victims[:, None], group.columns]
-            from_base = apart[victims[:, None], group.columns]
-            slope = along[victims[:, None], group.columns]
-            strength = result[victims]
-            if self.form == "fang":
-                strength = _first_strength(squares, from_base, tolls, base.shape[1])
-            for _ in range(200):
-                lied = from_base.square() - 2 * strength[:, None] * slope + (strength.square() * step[victims])[:, None]
-                chosen = _is_chosen(squares, lied.clamp_min(0), tolls, lies_win_ties) | crowd.roster.alone[victims]
-                going_on = ~chosen & (strength > SMALLEST)
-                if not going_on.any():
-                    break
-                strength = torch.where(going_on, strength / 2, strength)
-            result[victims] = strength
+            victims, places = group.receivers, (group.receivers[:, None], group.columns)
+            contest = Contest(
+                squares,
+                apart[places].square(),
+                along[places],
+                step[victims],
+                crowd.roster.tolls[victims],
+                first_liars[victims, None] < inbox.senders[places],
+                crowd.roster.alone[victims],
+            )
+            first = contest.bound(base.shape[1]) if self.form == "fang" else result[victims]
+            result[victims] = contest.strength(first)
         return result
 
     def _with_noise(self, known: Knowledge, crowd: Crowd, rows: Tensor) -> Told:
@@ -117,14 +115,48 @@ class KrumAttack:
         return crowd.lies_one_by_one(noise.mul_(size[:, None]).add_(rows[crowds]))
 
 
-def _first_strength(squares: Tensor, from_base: Tensor, tolls: Tensor, d: int) -> Tensor:
-    """(r,) the bound of Fang et al. on the strength that Krum can choose."""
-    count = squares.shape[1]
-    ordered = squares.sqrt().sort(dim=2).values.cumsum(2)  # the first is the distance to itself, 0
-    nearest = min(max(count - 2, 1), count - 1) if count > 1 else 0
-    smallest = ordered[:, :, nearest].amin(1)
-    others = (count - tolls - 1).clamp_min(1)
-    return (smallest / others + from_base.amax(1)) / math.sqrt(d)
+class Contest(NamedTuple):
+    """Which of c benign messages, or of some equal lies, Krum chooses for each of r victims."""
+
+    squares: Tensor  # (r, c, c) squared distances of the benign messages
+    from_base: Tensor  # (r, c) squared distances to where the lie starts
+    slope: Tensor  # (r, c) how these shrink along its direction
+    step: Tensor  # (r,) squared length of the direction
+    tolls: Tensor  # (r,) number of lies
+    lies_win_ties: Tensor  # (r, c) whether a benign message has a higher id than the lie
+    alone: Tensor  # (r,) whether there is no benign neighbour
+
+    def bound(self, d: int) -> Tensor:
+        """(r,) the bound of Fang et al. on the strength that Krum can choose."""
+        count = self.squares.shape[1]
+        ordered = self.squares.sqrt().sort(dim=2).values.cumsum(2)  # the first is the distance to itself, 0
+        nearest = min(max(count - 2, 1), count - 1) if count > 1 else 0
+        smallest = ordered[:, :, nearest].amin(1)
+        others = (count - self.tolls - 1).clamp_min(1)
+        return (smallest / others + self.from_base.amax(1).sqrt()) / math.sqrt(d)
+
+    def strength(self, first: Tensor) -> Tensor:
+        """(r,) the largest halving of the first strength that Krum chooses, or the first one that is too small."""
+        strength, open_ = first, torch.ones_like(first, dtype=torch.bool)
+        several = min(max(TESTED // self.squares.numel(), 1), 18)
+        halvings = 0.5 ** torch.arange(several + 1, dtype=first.dtype, device=first.device)
+        for _ in range(200):
+            tested = strength[:, None] * halvings
+            stops = (self.wins(tested[:, :-1]) | (tested[:, :-1] <= SMALLEST)).to(torch.int8)
+            place = torch.where(stops.any(1), stops.argmax(1), several)
+            strength = torch.where(open_, tested.gather(1, place[:, None])[:, 0], strength)
+            open_ = open_ & ~stops.any(1)
+            if not open_.any():
+                break
+        return strength
+
+    def wins(self, strengths: Tensor) -> Tensor:
+        """(r, h) whether Krum chooses lies of h strengths."""
+        r, h = strengths.shape
+        squares, tolls, ties = (x.repeat_interleave(h, 0) for x in (self.squares, self.tolls, self.lies_win_ties))
+        moved = strengths[:, :, None]
+        lied = self.from_base[:, None] - 2 * moved * self.slope[:, None] + moved.square() * self.step[:, None, None]
+        return _is_chosen(squares, lied.flatten(0, 1).clamp_min(0), tolls, ties).view(r, h) | self.alone[:, None]
 
 
 def _first_speakers(roster: Roster, n: int) -> Tensor:

@@ -77,6 +77,10 @@ class LEARN:
         rule = TrimmedMean(self.tolerated, self.strict)
         return rule(model, (yield model), **inputs)
 
+    def sends_updates(self, exchange: int, t: int) -> bool:
+        """Whether an exchange of round t, counted from 0, is one of updates; the last one is of models."""
+        return exchange < t.bit_length()
+
     def _agree(self, update: Tensor, received: Tensor | Inbox, tolerated: int | Tensor | None) -> Tensor:
         """The next update of each client, shaped like the one it sent."""
         updates, inbox = as_batch(update, received)

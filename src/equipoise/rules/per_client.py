@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,15 @@ class PerClient(Rule):
                 raise ValueError(
                     f"rules must be rules that talk once a round, found {type(rule).__name__} for client {client}"
                 )
+
+    @classmethod
+    def drawn(cls, rules: Sequence[Aggregator], n: int, generator: torch.Generator | None = None) -> PerClient:
+        """Every one of n clients draws its rule from ``rules``.
+
+        >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, torch.Generator().manual_seed(0)).rules
+        (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
+        """
+        return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator).tolist())
 
     def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **inputs: Any) -> Aggregated:
         """Serve the clients of each distinct rule together."""

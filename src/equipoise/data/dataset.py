@@ -1,0 +1,127 @@
+"""What a loader returns: training examples, test examples, and, where the data has them, their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from equipoise.inbox import describe
+from equipoise.random_graphs import check_count
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test examples of one learning task.
+
+    Args:
+        x: (N, *features) training inputs, float32.
+        y: (N,) what to predict: classes, int64, or targets of a regression, float32.
+        test_x: (M, *features) test inputs, the same for every client.
+        test_y: (M,) what to predict for them.
+        classes: how many classes there are, 0 to ``classes - 1``; None for a regression.
+        owners: (N,) the natural client of every training example, int64, from 0 to the number of such clients - 1, none
+            of them without an example; None if the data was not collected from clients.
+        name: for tables and pictures.
+
+    >>> data = eq.data.Dataset(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), torch.rand(2, 2), torch.tensor([1, 0]), 2)
+    >>> clients = data.split([torch.tensor([0, 1, 3]), torch.tensor([2])])
+    >>> [y.tolist() for x, y in clients]
+    [[0, 1, 0], [1]]
+    """
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int | None = None
+    owners: Tensor | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            check_count("classes", self.classes, 1)
+        for prefix, x, y in (("", self.x, self.y), ("test_", self.test_x, self.test_y)):
+            _check_inputs(f"{prefix}x", x)
+            _check_answers(f"{prefix}y", y, len(x), self.classes)
+        if self.test_x.shape[1:] != self.x.shape[1:]:
+            raise ValueError(f"test_x must be shaped like x, {describe(self.x)}, found {describe(self.test_x)}")
+        if self.owners is not None:
+            _check_owners(self.owners, len(self.x))
+
+    def split(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """The training examples of every client, as (x, y), from the indices of its examples.
+
+        The `partitions <equipoise.data.iid>` of this package use every example exactly once; your own need not.
+        """
+        for i, part in enumerate(parts):
+            _check_part(f"parts[{i}]", part, len(self.x))
+        return [(self.x[part], self.y[part]) for part in parts]
+
+
+def hold_out(groups: Tensor, held: Callable[[int], int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Indices to train on and to test on, ascending: of every group, ``held(size)`` examples at random are for testing.
+
+    >>> from equipoise.data.dataset import hold_out
+    >>> train, test = hold_out(torch.tensor([0, 0, 0, 0, 1, 1]), lambda size: size // 2, torch.Generator())
+    >>> len(train), len(test), torch.cat([train, test]).sort().values.tolist()
+    (3, 3, [0, 1, 2, 3, 4, 5])
+    """
+    sizes = groups.bincount()
+    shuffled = torch.randperm(len(groups), generator=generator)
+    grouped = shuffled[groups[shuffled].argsort(stable=True)]
+    position = torch.arange(len(groups)) - (sizes.cumsum(0) - sizes)[groups[grouped]]
+    is_test = position < torch.tensor([held(size) for size in sizes.tolist()])[groups[grouped]]
+    if not is_test.any():
+        raise ValueError(f"test_share must be larger, found no test example in groups of at most {int(sizes.max())}")
+    return grouped[~is_test].sort().values, grouped[is_test].sort().values
+
+
+def as_share(name: str, value: float) -> Fraction:
+    """A share as the decimal number that it was written as: 0.1 of 10 is 1, without rounding errors.
+
+    >>> from equipoise.data.dataset import as_share
+    >>> as_share("test_share", 0.1)
+    Fraction(1, 10)
+    """
+    if not isinstance(value, int | float) or not 0 < value < 1:
+        raise ValueError(f"{name} must be a number between 0 and 1, found {value!r}")
+    return Fraction(str(float(value)))
+
+
+def _check_inputs(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor) or x.dtype != torch.float32 or x.dim() < 2 or not len(x):
+        raise ValueError(f"{name} must be float32 of shape (N, *features) with N > 0, found {describe(x)}")
+
+
+def _check_answers(name: str, y: Tensor, n: int, classes: int | None) -> None:
+    dtype = torch.float32 if classes is None else torch.int64
+    if not isinstance(y, Tensor) or y.dtype != dtype or y.shape != (n,):
+        kind = "a regression, classes = None" if classes is None else f"{classes} classes"
+        raise ValueError(f"{name} must be {str(dtype)[6:]} ({n},) for {kind}, found {describe(y)}")
+    if classes is not None:
+        _check_range(name, y, classes, "labels")
+
+
+def _check_owners(owners: Tensor, n: int) -> None:
+    if not isinstance(owners, Tensor) or owners.dtype != torch.int64 or owners.shape != (n,):
+        raise ValueError(f"owners must be int64 ({n},), found {describe(owners)}")
+    _check_range("owners", owners, n, "clients")
+    missing = (owners.bincount() == 0).nonzero()
+    if len(missing):
+        raise ValueError(f"owners must number the clients from 0 without gaps, found no example of {int(missing[0])}")
+
+
+def _check_part(name: str, part: Tensor, n: int) -> None:
+    if not isinstance(part, Tensor) or part.dtype != torch.int64 or part.dim() != 1:
+        raise ValueError(f"{name} must be int64 indices of shape (examples,), found {describe(part)}")
+    _check_range(name, part, n, "indices")
+
+
+def _check_range(name: str, values: Tensor, end: int, what: str) -> None:
+    outside = values[(values < 0) | (values >= end)]
+    if len(outside):
+        raise ValueError(f"{name} must hold {what} from 0 to {end - 1}, found {int(outside[0])}")

@@ -1,0 +1,151 @@
+"""Files: where loaders look for them, how they are read, and how they are downloaded when asked."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib
+import io
+import os
+import urllib.error
+import urllib.request
+import uuid
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import IO, NamedTuple, TypeAlias
+
+Place: TypeAlias = Path | zipfile.Path
+"""A file or folder, on disk or in a zip archive. Archives are read in memory: nothing is ever unpacked to disk."""
+
+CHUNK = 1 << 20
+TIMEOUT = 30.0  # seconds without an answer
+
+
+class Source(NamedTuple):
+    """Where a file can be had, and the checksum that it has there, as ``algorithm:digest``."""
+
+    url: str
+    checksum: str
+
+
+def as_path(root: str | os.PathLike[str]) -> Path:
+    """The argument ``root`` of a loader."""
+    try:
+        return Path(root).expanduser()
+    except TypeError as error:
+        raise ValueError(f"root must be a path, found {root!r}") from error
+
+
+def need(module: str) -> ModuleType:
+    """Import a module that comes with the extra packages for data."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{module.split(".")[0]} is not installed: pip install "equipoise[data]"') from error
+
+
+def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:
+    """The error for a file that is not where it was expected; it says what is there instead."""
+    return FileNotFoundError(f"expected {expected}, found {_contents(root)}. {advice}")
+
+
+def read(place: Place) -> bytes:
+    """The whole of one file, on disk or in an archive."""
+    if not place.is_file():
+        raise FileNotFoundError(f"expected the file {place}, found no such file")
+    if isinstance(place, Path):
+        return place.read_bytes()
+    try:
+        return place.read_bytes()
+    except Exception as error:  # zipfile and its decompressors meet damage with a dozen types of exceptions
+        raise ValueError(f"{place} cannot be unpacked, the archive is corrupt or truncated: {error}") from error
+
+
+@contextmanager
+def opened(path: Path, folder: str) -> Iterator[Place]:
+    """A folder: ``path`` itself, or if that is a zip archive, what is in it, or in a folder or an archive in it."""
+    if path.is_dir():
+        yield path
+        return
+    with path.open("rb") as file, _archive(file, str(path)) as outer:
+        inner = outer / f"{folder}.zip"
+        if not inner.exists():
+            yield _top(outer, folder)
+            return
+        with _archive(io.BytesIO(read(inner)), str(inner)) as nested:
+            yield _top(nested, folder)
+
+
+def _top(archive: zipfile.Path, folder: str) -> zipfile.Path:
+    return archive / folder if (archive / folder).is_dir() else archive
+
+
+@contextmanager
+def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
+    try:
+        archive = zipfile.ZipFile(file)  # not a path: it would count its readers, without a lock, to know when to close
+    except Exception as error:
+        raise ValueError(f"{name} must be a zip archive, found something else, or a part of one: {error}") from error
+    with archive:
+        archive.filename = name
+        yield zipfile.Path(archive)
+
+
+def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> None:
+    """Download a file from the first source that has it.
+
+    It arrives under a temporary name in the same folder, and gets its own name when it is complete and its checksum is
+    right: whatever happens before, there is no file of that name.
+    """
+    failures: list[str] = []
+    for source in sources:
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        try:
+            _receive(source, temporary, path.name, progress)
+            os.replace(temporary, path)
+            return
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(f"{source.url}: {error}")
+            cause = error
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+        finally:
+            temporary.unlink(missing_ok=True)
+    raise FileNotFoundError(
+        f"{path.name} could not be downloaded from {'; nor from '.join(failures)}. Put the file at {path} yourself"
+    ) from cause
+
+
+def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None:
+    tqdm = need("tqdm").tqdm
+    algorithm, expected = source.checksum.split(":")
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    request = urllib.request.Request(source.url, headers={"User-Agent": "equipoise"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        length = response.headers.get("Content-Length")
+        size = None if length is None else int(length)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            open(temporary, "xb") as file,
+            tqdm(total=size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
+        ):
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                bar.update(len(chunk))
+            received = file.tell()
+    if size is not None and received != size:
+        raise ValueError(f"expected {size} bytes, found {received}")
+    if digest.hexdigest() != expected:
+        raise ValueError(f"expected {algorithm} {expected}, found {digest.hexdigest()}")
+
+
+def _contents(root: Path) -> str:
+    if not root.is_dir():
+        return f"a file at {root}, not a folder" if root.exists() else f"no folder {root}"
+    names = sorted(entry.name for entry in root.iterdir())
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{', '.join(names[:5])}{more} in {root}" if names else f"nothing in {root}"

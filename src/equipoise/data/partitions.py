@@ -1,0 +1,341 @@
+"""Who trains on what: ways to divide the training examples between clients.
+
+Every partition returns one tensor of indices per client, ascending, int64, on the CPU; together they hold every example
+exactly once. The same arguments give the same parts, and torch's global generator is neither used nor changed.
+
+All of them take the same options. ``seed`` decides what is random. A client that would have fewer than ``least``
+examples is an error; with ``too_little="top_up"`` it is given random ones of whoever has most at that moment, just
+enough to have ``least``, whatever their labels.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.data.dataset import Dataset
+from equipoise.inbox import describe
+from equipoise.random_graphs import check_count, check_probability
+from equipoise.randomness import stream
+
+Parts: TypeAlias = tuple[Tensor, ...]
+TooLittle: TypeAlias = Literal["error", "top_up"]
+
+
+def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_little: TooLittle = "error") -> Parts:
+    """Divide the examples at random, whatever their labels; the sizes of any two clients differ by at most one.
+
+    Args:
+        data: the dataset, or its labels ``(N,)`` or targets.
+        n: how many clients.
+        seed: decides who gets which examples.
+        least: how many examples a client must have.
+        too_little: ``"error"``, or ``"top_up"``.
+
+    >>> from equipoise.data.partitions import iid
+    >>> [len(part) for part in iid(torch.zeros(10), 4)]
+    [3, 3, 2, 2]
+    """
+    check_count("n", n, 1)
+    generator = stream(seed, "iid")
+    clients = torch.randperm(len(_answers(data)), generator=generator) % n
+    return _parts(clients, n, least, too_little, generator)
+
+
+def by_group(
+    data: Dataset | Tensor,
+    n: int,
+    p: float = 0.8,
+    *,
+    seed: int = 0,
+    least: int = 1,
+    too_little: TooLittle = "error",
+) -> Parts:
+    r"""Divide the clients into one group per class, and give an example to the group of its class with probability p.
+
+    .. math:: P(\text{group} = g \mid y) = p \text{ if } g = y, \text{ otherwise } \frac{1 - p}{z - 1}
+
+    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX Security 2020; with
+    p = 0.8 it is the default of the BALANCE paper. ``p = 1 / z`` for ``z`` classes is IID, ``p = 1`` separates the
+    classes. Inside a group the examples are divided evenly at random, so that sizes differ by at most one.
+
+    Client k is in group ``k % z``, and in the end the clients are renumbered at random. If n is not a multiple of ``z``
+    some groups have one client fewer, whose parts are larger. If there are fewer clients than classes, a client
+    stands for several groups: group g belongs to client ``g % n``.
+
+    Args:
+        data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
+        n: how many clients.
+        p: the probability that an example goes to the group of its class, from 0 to 1.
+        seed: decides who gets which examples.
+        least: how many examples a client must have.
+        too_little: ``"error"``, or ``"top_up"``.
+
+    >>> from equipoise.data.partitions import by_group
+    >>> labels = torch.arange(12) % 3
+    >>> sorted(labels[part].tolist() for part in by_group(labels, 3, p=1.0))
+    [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 2]]
+    """
+    labels, classes = _labels(data, "by_group")
+    check_count("n", n, 1)
+    check_probability("p", p)
+    generator = stream(seed, "by_group")
+    other = torch.randint(1, max(classes, 2), labels.shape, generator=generator)
+    home = torch.rand(labels.shape, dtype=torch.float64, generator=generator) < p
+    groups = torch.where(home, labels, (labels + other) % classes)
+    members = _places_of_each(classes, n).clamp(min=1)
+    turn = _random_ranks(groups, generator) % members[groups]
+    clients = (groups + turn * classes) % n
+    return _parts(torch.randperm(n, generator=generator)[clients], n, least, too_little, generator)
+
+
+def by_classes(
+    data: Dataset | Tensor,
+    n: int,
+    classes_each: int = 3,
+    *,
+    seed: int = 0,
+    least: int = 1,
+    too_little: TooLittle = "error",
+) -> Parts:
+    r"""Give every client the examples of a few classes only.
+
+    Of ``z`` classes, client k holds ``c = classes_each`` consecutive ones,
+
+    .. math:: ck, \; ck + 1, \; \ldots, \; ck + c - 1 \pmod z
+
+    and the examples of a class are divided evenly at random between the clients that hold it. This is the extreme
+    case of the BALANCE paper (Fang et al., CCS 2024, section 7), where client 1 has the digits 0 to 2, client 2 has
+    3 to 5, and so on; after McMahan et al., AISTATS 2017.
+
+    Every class must be held by somebody: it takes at least ``z / c`` clients.
+
+    Args:
+        data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
+        n: how many clients.
+        classes_each: how many classes a client holds.
+        seed: decides who gets which examples of a class.
+        least: how many examples a client must have.
+        too_little: ``"error"``, or ``"top_up"``, which may give a client examples of other classes.
+
+    >>> from equipoise.data.partitions import by_classes
+    >>> labels = torch.arange(20) % 10
+    >>> [labels[part].unique().tolist() for part in by_classes(labels, 4)]
+    [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 9]]
+    """
+    labels, classes = _labels(data, "by_classes")
+    check_count("n", n, 1)
+    check_count("classes_each", classes_each, 1, classes)
+    places = n * classes_each  # place s belongs to client s // c and is for class s % z
+    if places < classes:
+        needed = math.ceil(classes / classes_each)
+        raise ValueError(
+            f"n must be at least {needed} for {classes} classes, {classes_each} of them each, found {n}:"
+            f" nobody would hold class {places}"
+        )
+    generator = stream(seed, "by_classes")
+    turn = _random_ranks(labels, generator) % _places_of_each(classes, places)[labels]
+    clients = (labels + turn * classes) // classes_each
+    return _parts(clients, n, least, too_little, generator)
+
+
+def dirichlet(
+    data: Dataset | Tensor,
+    n: int,
+    concentration: float = 0.5,
+    *,
+    seed: int = 0,
+    least: int = 1,
+    too_little: TooLittle = "error",
+) -> Parts:
+    r"""Divide every class between the clients in random proportions.
+
+    .. math:: (q_{y1}, \ldots, q_{yn}) \sim \mathrm{Dirichlet}(\mathrm{concentration}, \ldots, \mathrm{concentration})
+
+    for each class y, of whose examples client k gets the fraction :math:`q_{yk}`, up to rounding. The larger the
+    concentration, the more even; the smaller, the fewer clients share a class, and the more are left with too little.
+
+    Yurochkin et al., *Bayesian Nonparametric Federated Learning of Neural Networks*, ICML 2019. Hsu et al., *Measuring
+    the Effects of Non-Identical Data Distribution for Federated Visual Classification*, 2019, draw proportions of
+    classes for each client instead.
+
+    Args:
+        data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
+        n: how many clients.
+        concentration: above 0.
+        seed: decides the proportions, and who gets which examples of a class.
+        least: how many examples a client must have.
+        too_little: ``"error"``, or ``"top_up"``.
+
+    >>> from equipoise.data.partitions import dirichlet
+    >>> labels = torch.arange(90) % 10
+    >>> [len(part) for part in dirichlet(labels, 3, concentration=1e9)]
+    [30, 30, 30]
+    >>> sum(len(part) for part in dirichlet(labels, 3, concentration=0.1, too_little="top_up"))
+    90
+    """
+    labels, classes = _labels(data, "dirichlet")
+    check_count("n", n, 1)
+    if not 0 < concentration <= 1e100:
+        raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration}")
+    generator = stream(seed, "dirichlet")
+    # Torch has no Dirichlet distribution that takes a generator; numpy's is right for tiny concentrations, too.
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    shares = torch.from_numpy(rng.dirichlet(np.full(n, float(concentration)), classes))
+    # An example's place in its class, between 0 and 1, falls into the share of one client. All classes are looked up at
+    # once: the shares of class y are laid out from y to y + 1.
+    place = (_random_ranks(labels, generator).double() + 0.5) / labels.bincount()[labels]
+    ends = shares.cumsum(1) + torch.arange(classes)[:, None]
+    clients = torch.searchsorted(ends.flatten(), labels + place, right=True) - labels * n
+    return _parts(clients, n, least, too_little, generator)
+
+
+def by_client(
+    data: Dataset | Tensor,
+    n: int | None = None,
+    *,
+    seed: int = 0,
+    least: int = 1,
+    too_little: TooLittle = "error",
+) -> Parts:
+    """Give every example to the client that it was collected from.
+
+    Client k is owner k of the data. With fewer clients than owners, owners are merged at random, so that the numbers
+    of owners of any two clients differ by at most one. More clients than owners are an error.
+
+    Args:
+        data: a dataset with owners, or the owners ``(N,)`` of its examples.
+        n: how many clients; None for one per owner.
+        seed: decides which owners are merged.
+        least: how many examples a client must have.
+        too_little: ``"error"``, or ``"top_up"``.
+
+    >>> from equipoise.data.partitions import by_client
+    >>> owners = torch.tensor([0, 1, 2, 0, 1, 2, 2])
+    >>> [part.tolist() for part in by_client(owners)]
+    [[0, 3], [1, 4], [2, 5, 6]]
+    >>> sorted(len(owners[part].unique()) for part in by_client(owners, 2))
+    [1, 2]
+    """
+    owners = _owners(data)
+    count = int(owners.max()) + 1
+    n = count if n is None else n
+    check_count("n", n, 1)
+    if n > count:
+        raise ValueError(
+            f"n must be at most the number of owners, {count}, found {n}; others, such as iid, can make more"
+        )
+    generator = stream(seed, "by_client")
+    renumbered = torch.arange(n) if n == count else torch.randperm(count, generator=generator) % n
+    return _parts(renumbered[owners], n, least, too_little, generator)
+
+
+def _answers(data: Dataset | Tensor) -> Tensor:
+    answers = data.y if isinstance(data, Dataset) else data
+    if not isinstance(answers, Tensor) or answers.dim() != 1 or not len(answers):
+        raise ValueError(f"data must be a Dataset, or labels of shape (N,) with N > 0, found {describe(answers)}")
+    return answers
+
+
+def _labels(data: Dataset | Tensor, partition: str) -> tuple[Tensor, int]:
+    """The class of every example, and the number of classes."""
+    answers = _answers(data)
+    if not _is_integer(answers):
+        raise ValueError(
+            f"data must have classes for {partition}, found {describe(answers)}; a regression can be divided by iid or,"
+            " if the data has owners, by_client"
+        )
+    labels = _from_zero(answers, "labels")
+    known = data.classes if isinstance(data, Dataset) else None
+    return labels, known or int(labels.max()) + 1
+
+
+def _owners(data: Dataset | Tensor) -> Tensor:
+    owners = data.owners if isinstance(data, Dataset) else data
+    if isinstance(data, Dataset) and owners is None:
+        raise ValueError(f"data must have owners for by_client, found none in {data.name or 'it'}; har and celeba have")
+    if not isinstance(owners, Tensor) or owners.dim() != 1 or not len(owners) or not _is_integer(owners):
+        raise ValueError(
+            f"data must be a Dataset, or integer owners of shape (N,) with N > 0, found {describe(owners)}"
+        )
+    owners = _from_zero(owners, "owners")
+    missing = (owners.bincount() == 0).nonzero()
+    if len(missing):
+        raise ValueError(f"data must number the owners from 0 without gaps, found no example of {int(missing[0])}")
+    return owners
+
+
+def _is_integer(numbers: Tensor) -> bool:
+    return not numbers.is_floating_point() and not numbers.is_complex()
+
+
+def _from_zero(numbers: Tensor, what: str) -> Tensor:
+    numbers = numbers.detach().cpu().long()
+    if numbers.min() < 0:
+        raise ValueError(f"data must have {what} from 0, found {int(numbers.min())}")
+    return numbers
+
+
+def _places_of_each(classes: int, places: int) -> Tensor:
+    """How many places each class has, if place s is for class ``s % classes``."""
+    return (torch.arange(places) % classes).bincount(minlength=classes)
+
+
+def _random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
+    """The place of every example, from 0, among the examples of its group in random order."""
+    shuffled = torch.randperm(len(groups), generator=generator)
+    together = shuffled[groups[shuffled].argsort(stable=True)]
+    sizes = groups.bincount()
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    ranks = torch.empty_like(groups)
+    ranks[together] = torch.arange(len(groups)) - starts
+    return ranks
+
+
+def _parts(clients: Tensor, n: int, least: int, too_little: TooLittle, generator: torch.Generator) -> Parts:
+    """The examples of every client, from the client of every example."""
+    check_count("least", least, 0)
+    if too_little not in ("error", "top_up"):
+        raise ValueError(f"too_little must be 'error' or 'top_up', found {too_little!r}")
+    if len(clients) < n * least:
+        raise ValueError(f"data must have n * least = {n * least} examples or more, found {len(clients)}")
+    if too_little == "top_up":
+        clients = _topped_up(clients, n, least, generator)
+    sizes = clients.bincount(minlength=n)
+    if sizes.min() < least:
+        raise ValueError(
+            f"every client must have at least {least} examples (least), found {int(sizes.min())} for client"
+            f" {int(sizes.argmin())}, and too few for {int((sizes < least).sum())} of {n} clients; ask for fewer"
+            " clients, a smaller least, another seed, or too_little='top_up'"
+        )
+    return tuple(clients.argsort(stable=True).split(sizes.tolist()))
+
+
+def _topped_up(clients: Tensor, n: int, least: int, generator: torch.Generator) -> Tensor:
+    """Move as few examples as possible, from the largest clients, so that every client has ``least``."""
+    sizes = clients.bincount(minlength=n)
+    lacking = (least - sizes).clamp(min=0)
+    given = _given_by_the_largest(sizes, int(lacking.sum()))
+    moved = _random_ranks(clients, generator) < given[clients]
+    takers = torch.arange(n).repeat_interleave(lacking)
+    topped_up = clients.clone()
+    topped_up[moved] = takers[torch.randperm(len(takers), generator=generator)]
+    return topped_up
+
+
+def _given_by_the_largest(sizes: Tensor, total: int) -> Tensor:
+    """How many examples each client gives if the largest one gives one, ``total`` times over."""
+
+    def above(level: int) -> Tensor:
+        return (sizes - level).clamp(min=0)
+
+    level = bisect_right(range(int(sizes.max()) + 1), -total, key=lambda level: -int(above(level).sum())) - 1
+    given = above(level)
+    too_many = int(given.sum()) - total
+    given[given.nonzero().flatten()[:too_many]] -= 1
+    return given

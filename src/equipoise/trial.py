@@ -1,0 +1,76 @@
+"""Trying a model and a loss on two examples, so that what does not fit is said before training begins."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.inbox import describe
+from equipoise.losses import BatchLoss
+from equipoise.parameters import _entries
+from equipoise.stacked import Replica, Stacked
+
+
+def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> bool:
+    """Raise unless the model and the loss can be trained on these examples; whether the model draws random numbers.
+
+    Torch's global generators are left as they are.
+    """
+    replica = Replica(architecture.model, architecture.buffers)
+    before = {name: buffer.clone() for name, buffer in replica.module.named_buffers()}
+    with torch.enable_grad(), architecture.own_generators():
+        state = _random_state(architecture.device)
+        outputs = outputs_of(replica.module, x)
+        random = not torch.equal(state, _random_state(architecture.device))
+        _check_buffers(replica.module, before, architecture.buffers)
+        _check_loss(loss, outputs, y)
+    return random
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """What the module makes of x; an error of its own says which inputs it did not take."""
+    inputs = x.clone()
+    try:
+        outputs = module(inputs)
+    except Exception as error:
+        raise ValueError(
+            f"model must take inputs like x, {describe(x)}, found {type(error).__name__}: {error}"
+        ) from error
+    if inputs._version:
+        raise ValueError("model must leave its inputs as they are, found that it changes them in place")
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+        raise ValueError(f"model must return one output per input, {len(x)}, found {describe(outputs)}")
+    return outputs
+
+
+def _check_buffers(module: nn.Module, before: dict[str, Tensor], buffers: bool) -> None:
+    own = {entry.name for entry in _entries(module, "model", buffers)}
+    for name, buffer in module.named_buffers():
+        if name not in own and buffer.is_floating_point() and not torch.equal(buffer, before[name]):
+            raise ValueError(
+                f"model must not change buffers that are not part of a client's model, found that {name!r} changes "
+                "in training; with buffers=True, and models made by flatten(model, buffers=True), every client has "
+                "its own"
+            )
+    for name, part in module.named_modules():
+        if getattr(part, "track_running_stats", False) and getattr(part, "momentum", 0) is None:
+            raise ValueError(
+                f"model must not count its batches, as no client has a count of its own; give {name!r} a momentum"
+            )
+
+
+def _check_loss(loss: BatchLoss, outputs: Tensor, y: Tensor) -> None:
+    try:
+        value = loss(outputs, y)
+    except Exception as error:
+        given = f"outputs {describe(outputs)} and targets {describe(y)}"
+        hint = "; reduction=None is for a loss without reduction" if "reduction" in str(error) else ""
+        raise ValueError(f"loss must take {given}, found {type(error).__name__}: {error}{hint}") from error
+    if not isinstance(value, Tensor) or value.dim():
+        raise ValueError(f"loss must return one number for a batch, found {describe(value)}")
+    if not value.requires_grad:
+        raise ValueError("loss must depend on a parameter that requires a gradient, found that it does not")
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

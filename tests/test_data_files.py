@@ -1,0 +1,255 @@
+"""Downloads that arrive, break off, lie, or are interrupted; and archives that are read without being unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import equipoise.data.files as files
+from equipoise.data.files import Source, fetch, need, opened, read
+
+CONTENT = bytes(range(256)) * 40
+SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    released = threading.Event()
+
+    def do_GET(self) -> None:
+        if self.path == "/none":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        if self.path != "/unknown-length":
+            self.send_header("Content-Length", "many" if self.path == "/nonsense" else str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT if self.path in ("/file", "/unknown-length") else CONTENT[:5000])
+        if self.path == "/stall":
+            self.wfile.flush()
+            self.released.wait(20)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    Handler.released.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        Handler.released.set()
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.mark.parametrize("page", ["file", "unknown-length"])
+@pytest.mark.parametrize("checksum", [MD5, SHA256])
+def test_a_download_arrives_with_a_progress_bar(
+    server: str, page: str, checksum: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    fetch([Source(f"{server}/{page}", checksum)], tmp_path / "new" / "folder" / "it.gz")
+    assert (tmp_path / "new" / "folder" / "it.gz").read_bytes() == CONTENT
+    assert os.listdir(tmp_path / "new" / "folder") == ["it.gz"]
+    bar = capsys.readouterr().err
+    assert "it.gz" in bar
+    assert "10.2k" in bar
+
+
+def test_the_bar_can_be_silenced(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fetch([Source(f"{server}/file", MD5)], tmp_path / "it", progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_download_has_ordinary_permissions(server: str, tmp_path: Path):
+    fetch([Source(f"{server}/file", MD5)], tmp_path / "it", progress=False)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "it").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+FAILURES = {
+    "truncated": ("/short", MD5, "expected 10240 bytes, found 5000"),
+    "wrong checksum": ("/file", f"md5:{'0' * 32}", f"expected md5 {'0' * 32}, found {MD5[4:]}"),
+    "absent": ("/none", MD5, "HTTP Error 404: Not Found"),
+    "nonsense": ("/nonsense", MD5, "'many'"),
+}
+
+
+@pytest.mark.parametrize(("page", "checksum", "reason"), FAILURES.values(), ids=FAILURES)
+def test_a_failed_download_leaves_nothing_and_says_why(
+    server: str, page: str, checksum: str, reason: str, tmp_path: Path
+):
+    with pytest.raises(FileNotFoundError) as caught:
+        fetch([Source(f"{server}{page}", checksum)], tmp_path / "it.gz", progress=False)
+    start = f"it.gz could not be downloaded from {server}{page}: "
+    assert str(caught.value).startswith(start)
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith(f". Put the file at {tmp_path / 'it.gz'} yourself")
+    assert caught.value.__cause__ is not None
+    assert os.listdir(tmp_path) == []
+
+
+def test_offline_creates_no_folder(tmp_path: Path):
+    source = Source((tmp_path / "server" / "it.gz").as_uri(), MD5)
+    with pytest.raises(FileNotFoundError, match=f"from {source.url}: .*No such file.* Put the file at .*root"):
+        fetch([source], tmp_path / "root" / "it.gz", progress=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_server_that_falls_silent(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "TIMEOUT", 0.2)
+    with pytest.raises(FileNotFoundError, match="/stall: timed out"):
+        fetch([Source(f"{server}/stall", MD5)], tmp_path / "it.gz", progress=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_every_source_is_tried_and_all_failures_are_told(server: str, tmp_path: Path):
+    sources = [Source(f"{server}/none", MD5), Source(f"{server}/short", MD5)]
+    with pytest.raises(FileNotFoundError, match=r"/none: HTTP Error 404: Not Found; nor from .*/short: expected 10240"):
+        fetch(sources, tmp_path / "it.gz", progress=False)
+    fetch([*sources, Source(f"{server}/file", MD5)], tmp_path / "it.gz", progress=False)
+    assert (tmp_path / "it.gz").read_bytes() == CONTENT
+
+
+def test_an_interrupted_download_leaves_nothing(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(need("tqdm").tqdm):  # type: ignore[misc]
+        def update(self, n: float | None = 1) -> None:
+            assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "need", lambda name: SimpleNamespace(tqdm=Interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        fetch([Source(f"{server}/file", MD5)], tmp_path / "it.gz")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill")
+def test_a_killed_download_leaves_no_file_of_that_name(server: str, tmp_path: Path):
+    code = f"""
+        from pathlib import Path
+        from equipoise.data.files import Source, fetch
+        fetch([Source("{server}/stall", "{MD5}")], Path(r"{tmp_path / "it.gz"}"), progress=False)
+    """
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    try:
+        deadline = time.monotonic() + 60
+        while not os.listdir(tmp_path) and time.monotonic() < deadline and child.poll() is None:
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        child.wait()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+    fetch([Source(f"{server}/file", MD5)], tmp_path / "it.gz", progress=False)
+    assert (tmp_path / "it.gz").read_bytes() == CONTENT
+
+
+def test_loading_the_package_loads_no_extra():
+    code = "import sys, equipoise.data; print({'sklearn', 'pandas', 'matplotlib', 'PIL'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(ImportError, match=r'no_such_package is not installed: pip install "equipoise\[data\]"'):
+        need("no_such_package.part")
+
+
+def archive(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"top/a.txt": b"hello"},
+        {"a.txt": b"hello"},
+        {"top.zip": archive(**{"top/a.txt": b"hello"}), "notes.txt": b""},
+        {"top.zip": archive(**{"a.txt": b"hello"})},
+    ],
+    ids=["folder", "flat", "nested", "nested-flat"],
+)
+def test_archives_are_read_and_not_unpacked(members: dict[str, bytes], tmp_path: Path):
+    path = tmp_path / "it.zip"
+    path.write_bytes(archive(**members))
+    with opened(path, "top") as folder:
+        assert read(folder / "a.txt") == b"hello"
+        with pytest.raises(FileNotFoundError, match=r"expected the file .*it\.zip.*b\.txt, found no such file"):
+            read(folder / "b.txt")
+    assert os.listdir(tmp_path) == ["it.zip"]
+
+
+def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "it.zip"
+    path.write_bytes(archive(**{"../out.txt": b"evil", "/tmp/out.txt": b"evil", "top/a.txt": b"good"}))
+    with opened(path, "top") as folder:
+        assert read(folder / "a.txt") == b"good"
+    assert sorted(os.listdir(tmp_path)) == ["in"]
+
+
+def test_a_folder_is_itself(tmp_path: Path):
+    with opened(tmp_path, "top") as folder:
+        assert folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", archive(a=b"hello")[:-10]], ids=["empty", "a web page", "truncated"]
+)
+def test_what_is_not_an_archive(content: bytes, tmp_path: Path):
+    path = tmp_path / "it.zip"
+    path.write_bytes(content)
+    message = r"it\.zip must be a zip archive, found something else, or a part of one: "
+    with pytest.raises(ValueError, match=message), opened(path, "top"):
+        pass
+    path.write_bytes(archive(**{"top.zip": content}))
+    message = r"it\.zip.top\.zip must be a zip archive, found something else"
+    with pytest.raises(ValueError, match=message), opened(path, "top"):
+        pass
+
+
+def test_a_damaged_member_is_named(tmp_path: Path):
+    content = bytearray(archive(**{"a.txt": os.urandom(1000)}))
+    content[500] ^= 255
+    (tmp_path / "it.zip").write_bytes(content)
+    message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
+    with opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt")
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_whatever_bit_of_an_archive_is_wrong_the_error_is_ours(bit: int, tmp_path: Path):
+    good = archive(**{"top/a.txt": b"hello, hello, hello, hello"})
+    path, refused = tmp_path / "it.zip", 0
+    for position in range(len(good)):
+        path.write_bytes(good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :])
+        try:
+            with opened(path, "top") as folder:
+                assert read(folder / "a.txt") == b"hello, hello, hello, hello"
+        except (ValueError, FileNotFoundError) as error:
+            assert "it.zip" in str(error)  # noqa: PT017
+            refused += 1
+    assert refused > len(good) // 3

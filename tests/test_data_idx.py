@@ -1,0 +1,268 @@
+"""MNIST and Fashion-MNIST from small files in the IDX format, whole, damaged, and absent."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import itertools
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise.data.idx as idx
+from equipoise.data import Dataset, fashion_mnist, mnist
+
+LOADERS = [pytest.param(mnist, "MNIST", id="mnist"), pytest.param(fashion_mnist, "FashionMNIST", id="fashion")]
+Loader = Callable[..., Dataset]
+
+
+def idx_bytes(values: Tensor) -> bytes:
+    return struct.pack(f">4B{values.dim()}I", 0, 0, 8, values.dim(), *values.shape) + bytes(values.flatten().tolist())
+
+
+def images(n: int, seed: int) -> Tensor:
+    return torch.randint(0, 256, (n, 28, 28), generator=torch.Generator().manual_seed(seed))
+
+
+CONTENTS = {
+    "train-images-idx3-ubyte": images(5, 0),
+    "train-labels-idx1-ubyte": torch.tensor([3, 0, 9, 9, 1]),
+    "t10k-images-idx3-ubyte": images(2, 1),
+    "t10k-labels-idx1-ubyte": torch.tensor([7, 2]),
+}
+NAMES = list(CONTENTS)
+
+
+def write(folder: Path, *, zipped: bool = True, without: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, values in CONTENTS.items():
+        content = idx_bytes(values)
+        if name != without:
+            (folder / f"{name}.gz" if zipped else folder / name).write_bytes(
+                gzip.compress(content) if zipped else content
+            )
+    return folder
+
+
+def check(data: Dataset) -> None:
+    assert torch.equal(data.x, CONTENTS[NAMES[0]].float().view(5, 1, 28, 28) / 255)
+    assert torch.equal(data.test_x, CONTENTS[NAMES[2]].float().view(2, 1, 28, 28) / 255)
+    assert torch.equal(data.y, CONTENTS[NAMES[1]])
+    assert torch.equal(data.test_y, CONTENTS[NAMES[3]])
+    assert data.classes == 10
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("layout", ["", "raw", "{}/raw"])
+@pytest.mark.parametrize(("load", "folder"), LOADERS)
+def test_files_as_distributed_and_as_torchvision_lays_them_out(
+    load: Loader, folder: str, layout: str, zipped: bool, tmp_path: Path
+):
+    write(tmp_path / layout.format(folder), zipped=zipped)
+    check(load(tmp_path))
+    check(load(str(tmp_path)))
+
+
+def test_the_content_decides_whether_a_file_is_zipped(tmp_path: Path):
+    write(tmp_path)
+    for name in NAMES[:2]:  # unpacked by a browser that kept the name
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.decompress(path.read_bytes()))
+    for name in NAMES[2:]:
+        (tmp_path / f"{name}.gz").rename(tmp_path / name)
+    check(mnist(tmp_path))
+
+
+def test_compression_may_differ_from_the_distributed_files(tmp_path: Path):
+    write(tmp_path)
+    for name in NAMES:
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(CONTENTS[name]), compresslevel=1, mtime=7))
+    check(mnist(tmp_path))
+
+
+def damaged_gz(content: bytes) -> bytes:
+    packed = bytearray(gzip.compress(content))
+    packed[-6] ^= 1  # the checksum
+    return bytes(packed)
+
+
+IMAGE, LABEL = NAMES[0], NAMES[1]
+FIVE = idx_bytes(CONTENTS[IMAGE])
+DAMAGE = {
+    "truncated gz": (IMAGE, gzip.compress(FIVE)[:-100], "cannot be unpacked, it is truncated or corrupt: Compressed"),
+    "gz header only": (IMAGE, gzip.compress(FIVE)[:5], "cannot be unpacked, it is truncated or corrupt: "),
+    "wrong gz checksum": (IMAGE, damaged_gz(FIVE), "cannot be unpacked, it is truncated or corrupt: CRC check failed"),
+    "noise in gz": (IMAGE, gzip.compress(FIVE)[:60] + bytes(100), "cannot be unpacked, it is truncated or corrupt: "),
+    "empty": (IMAGE, b"", "must begin with the magic number 00000803, found nothing"),
+    "empty gz": (IMAGE, gzip.compress(b""), "must begin with the magic number 00000803, found nothing"),
+    "a web page": (IMAGE, b"<!DOCTYPE html>", "must begin with the magic number 00000803, found 3c21444f"),
+    "labels for images": (IMAGE, idx_bytes(torch.tensor([1])), "must begin with the .* 00000803, found 00000801"),
+    "images for labels": (LABEL, FIVE, "must begin with the magic number 00000801, found 00000803"),
+    "short header": (IMAGE, FIVE[:10], "must have 3 sizes after the magic number, found 6 bytes"),
+    "short": (IMAGE, FIVE[:-1], "must hold 5 x 28 x 28 = 3920 bytes, at least one, found 3919 bytes"),
+    "long": (IMAGE, FIVE + b"x", "must hold 5 x 28 x 28 = 3920 bytes, at least one, found more"),
+    "terabytes": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1), "must hold 4294967295 = 4294967295 .* found 0"),
+    "no images": (IMAGE, struct.pack(">4B3I", 0, 0, 8, 3, 0, 28, 28), "must hold 0 x 28 x 28 = 0 bytes, at least one"),
+    "other pixels": (
+        IMAGE,
+        idx_bytes(torch.zeros(5, 27, 28).int()),
+        "must hold images of 28 x 28 pixels, found 27 x 28",
+    ),
+    "a label fewer": (
+        LABEL,
+        idx_bytes(torch.zeros(4).int()),
+        f"must hold a label for each of the 5 images of {IMAGE}.* 4",
+    ),
+    "a label of 10": (LABEL, idx_bytes(torch.tensor([0, 10, 0, 0, 0])), "must hold labels from 0 to 9, found 10"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_damaged_files_are_named(name: str, content: bytes, message: str, suffix: str, tmp_path: Path):
+    folder = write(tmp_path / "MNIST" / "raw")
+    (folder / f"{name}.gz").unlink()
+    (folder / f"{name}{suffix}").write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(folder / name))}{suffix} {message}"):
+        mnist(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named_with_what_is_there(name: str, tmp_path: Path):
+    folder = write(tmp_path / "raw", without=name)
+    there = ", ".join(sorted(f"{other}.gz" for other in NAMES if other != name))
+    message = f"expected {name}.gz of MNIST, or {name}, in {folder}, found {there} in {folder}"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{message}. Put it there, or load it with download=True")):
+        mnist(tmp_path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_wherever_a_file_ends_early_it_is_noticed(zipped: bool, tmp_path: Path):
+    content = idx_bytes(CONTENTS[LABEL])
+    content = gzip.compress(content) if zipped else content
+    for length in range(len(content)):
+        (tmp_path / LABEL).write_bytes(content[:length])
+        with pytest.raises(ValueError, match=f"{LABEL} (cannot be unpacked|must begin with|must have|must hold)"):
+            idx.read_idx(tmp_path / LABEL, 1)
+    (tmp_path / LABEL).write_bytes(content)
+    assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [3, 0, 9, 9, 1]
+
+
+def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
+    content = gzip.compress(idx_bytes(CONTENTS[LABEL]), mtime=0)
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << bit
+        (tmp_path / LABEL).write_bytes(damaged)
+        try:
+            assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [3, 0, 9, 9, 1]  # harmless, like the time of packing
+        except ValueError as error:
+            assert LABEL in str(error)  # noqa: PT017
+
+
+def test_files_of_two_folders_are_not_mixed(tmp_path: Path):
+    write(tmp_path)
+    write(tmp_path / "MNIST" / "raw", without=NAMES[3])
+    with pytest.raises(FileNotFoundError, match=f"expected {NAMES[3]}.gz of MNIST"):
+        mnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ([], "nothing in {}."),
+        (["b", "a"], "a, b in {}."),
+        (list("gfedcba"), "a, b, c, d, e and 2 more in {}."),
+        (None, "no folder {}."),
+    ],
+)
+def test_nothing_there(files: list[str] | None, found: str, tmp_path: Path):
+    root = tmp_path / "data"
+    for name in files or []:
+        (root / name).mkdir(parents=True)
+    if files == []:
+        root.mkdir()
+    places = f"{root / 'FashionMNIST' / 'raw'}, {root / 'raw'} or {root}"
+    expected = f"expected {NAMES[0]}.gz and the other files of Fashion-MNIST in {places}, found {found.format(root)}"
+    with pytest.raises(FileNotFoundError, match=re.escape(expected)):
+        fashion_mnist(root)
+    assert root.exists() == (files is not None)
+
+
+def test_root_must_be_a_folder(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(FileNotFoundError, match=f"found a file at {re.escape(str(file))}, not a folder"):
+        mnist(file)
+    with pytest.raises(ValueError, match="root must be a path, found None"):
+        mnist(None)  # type: ignore[arg-type]
+
+
+def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    digest = hashlib.md5(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
+    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_md5=digest))
+    write(tmp_path, zipped=False)
+    check(mnist(tmp_path))
+    with pytest.raises(ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"):
+        fashion_mnist(tmp_path)
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that is the second mirror of MNIST; the first one has nothing."""
+    folder = write(tmp_path / "mirror")
+    digests = tuple(hashlib.md5((folder / f"{name}.gz").read_bytes()).hexdigest() for name in NAMES)
+    mirrors = ((tmp_path / "empty").as_uri() + "/", folder.as_uri() + "/")
+    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, mirrors=mirrors, md5=digests))
+    return folder
+
+
+def test_download_what_is_not_there(mirror: Path, tmp_path: Path):
+    root = tmp_path / "new" / "root"
+    check(mnist(root, download=True, progress=False))
+    folder = root / "MNIST" / "raw"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in NAMES)
+    for path in mirror.iterdir():
+        path.unlink()
+    check(mnist(root))
+    check(mnist(root, download=True))
+
+
+def test_download_completes_a_folder(mirror: Path, tmp_path: Path):
+    folder = write(tmp_path / "root" / "raw", without=NAMES[2], zipped=False)
+    check(mnist(tmp_path / "root", download=True, progress=False))
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*NAMES[:2], f"{NAMES[2]}.gz", NAMES[3]])
+
+
+def test_no_download_unless_asked(mirror: Path, tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="load it with download=True"):
+        mnist(tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path):
+    (mirror / f"{NAMES[1]}.gz").write_bytes(b"something else")
+    folder = tmp_path / "root" / "MNIST" / "raw"
+    with pytest.raises(FileNotFoundError) as caught:
+        mnist(tmp_path / "root", download=True, progress=False)
+    for part in (
+        *idx.MNIST.mirrors,
+        f"expected md5 {idx.MNIST.md5[1]}, found",
+        f"Put the file at {folder / NAMES[1]}.gz",
+    ):
+        assert part in str(caught.value)
+    assert [path.name for path in folder.iterdir()] == [f"{NAMES[0]}.gz"]
+
+
+def test_checksums_and_mirrors_are_complete():
+    for collection in (idx.MNIST, idx.FASHION_MNIST):
+        assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in (*collection.md5, collection.labels_md5))
+        assert len({*collection.md5, collection.labels_md5}) == 5
+        assert collection.sources(NAMES[3])[0].url.endswith(f"/{NAMES[3]}.gz")
+        assert collection.sources(NAMES[3])[0].checksum == f"md5:{collection.md5[3]}"
