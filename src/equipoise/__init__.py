@@ -29,6 +29,7 @@ from equipoise import attacks, data, metrics, models, plots
 from equipoise.exchange import as_multi_exchange, converse
 from equipoise.history import History, Round
 from equipoise.inbox import Inbox
+from equipoise.kernels import native
 from equipoise.lies import Lies
 from equipoise.mixing import mix
 from equipoise.parameters import flatten, stack_models, unflatten
@@ -53,6 +54,9 @@ from equipoise.trainers import LocalSGD
 from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs, Trainer
 
 __version__ = "0.1.0"
+
+native_available = native.available()
+"""Whether the kernels in C are used; see `equipoise.kernels.native`."""
 
 __all__ = [
     "LEARN",
@@ -89,6 +93,7 @@ __all__ = [
     "metrics",
     "mix",
     "models",
+    "native_available",
     "plots",
     "stack_models",
     "unflatten",

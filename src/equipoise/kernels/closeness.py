@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from equipoise.kernels import native
 from equipoise.kernels.blocks import chunks, same_rows
 from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
-from equipoise.kernels.edges import edge_distances, edge_products
+from equipoise.kernels.edges import edge_distances, edge_products, unordered
 from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
 from equipoise.kernels.size import is_tame, norms
 
 if TYPE_CHECKING:
     from equipoise.inbox import Group, Inbox
 
+BUDGET = 1 << 19  # elements of messages that are multiplied at once
 SMALL = 1 << 16  # work below which float64 costs nothing
 DENSE = 16  # a matrix product does this many products in the time of one difference
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
@@ -33,7 +35,11 @@ def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
-    elif len(own) * len(inbox.bank) <= DENSE * len(rows) and 2 * (len(own) + len(inbox.bank)) <= len(rows):
+    elif (
+        not native.serves(own, inbox.bank)
+        and len(own) * len(inbox.bank) <= DENSE * len(rows)
+        and 2 * (len(own) + len(inbox.bank)) <= len(rows)
+    ):
         squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
         fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
     else:
@@ -73,7 +79,7 @@ def cosines(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
-    elif len(own) * len(inbox.bank) <= DENSE * len(rows):
+    elif not native.serves(own, inbox.bank) and len(own) * len(inbox.bank) <= DENSE * len(rows):
         fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
     else:
         fast = edge_products(own, inbox)[receivers, columns] / left / right
@@ -88,10 +94,13 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
     work, m = int((inbox.counts * (inbox.counts + DENSE)).sum()), len(inbox.bank)
     small = work * own.shape[1] <= SMALL
     shared = None if small or m * m > 2 * work else _shared_distances(inbox)
+    if shared is None and not small and native.serves(inbox.bank):
+        yield from _native_distances(inbox)
+        return
     centred = is_tame(norms_of(own, inbox), own)
     for group in inbox.groups():
         count = group.rows.shape[1]
-        for part in chunks(len(group.receivers), count * (4096 if shared is None else count)):
+        for part in chunks(len(group.receivers), count * (min(4096, inbox.d) if shared is None else count), BUDGET):
             piece = type(group)(*(index[part] for index in group))
             if shared is not None:
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
@@ -101,9 +110,44 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
                 yield piece, _mended(squares, doubts | small, inbox, piece.rows)
 
 
+def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
+    """The same along the edges between messages that some receiver has to compare."""
+    for group in inbox.groups():
+        count = group.rows.shape[1]
+        left, right = torch.triu_indices(count, count, offset=1)
+        for part in chunks(len(group.receivers), count * count, BUDGET):
+            piece = type(group)(*(index[part] for index in group))
+            pairs, inverse = unordered(piece.rows[:, left], piece.rows[:, right], len(inbox.bank))
+            found, doubts = _native_squares(inbox, *pairs)
+            squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64)
+            doubtful = torch.zeros_like(squares, dtype=torch.bool)
+            squares[:, left, right] = squares[:, right, left] = found[inverse]
+            doubtful[:, left, right] = doubts[inverse]
+            yield piece, _mended(squares, doubtful, inbox, piece.rows)
+
+
+def _native_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(p,) squared distances between rows of the bank, and which of them are doubtful."""
+    squares = native.squared_differences(inbox.bank, left, inbox.bank, right)
+    tame = is_tame(inbox.bank_norms, inbox.bank)
+    return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
+
+
+def _all_squares(inbox: Inbox) -> tuple[Tensor, Tensor]:
+    """(m, m) squared distances between the rows of the bank, and which of them are doubtful."""
+    if not native.serves(inbox.bank):
+        return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
+    m = len(inbox.bank)
+    left, right = torch.triu_indices(m, m, offset=1)
+    squares = torch.zeros(m, m, dtype=torch.float64)
+    doubtful = torch.zeros_like(squares, dtype=torch.bool)
+    squares[left, right], doubtful[left, right] = _native_squares(inbox, left, right)
+    return squares + squares.T, doubtful | doubtful.T
+
+
 def _shared_distances(inbox: Inbox) -> Tensor:
     """(m, m) squared distances between all rows of the bank that somebody received."""
-    squares, doubts = squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
+    squares, doubts = _all_squares(inbox)
     used = torch.zeros_like(doubts[0])
     used[inbox.slots[inbox.present]] = True
     return _mended(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from equipoise.kernels import native
 from equipoise.kernels.blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> 
 def _sum_of_rows(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     """(n, d) sums of weighted rows of the bank, one per edge (receiver, row); edges are sorted by receiver."""
     result, least = new_output(bank, n, bank.shape[1]), 2048 if _is_dense(n, len(bank), len(rows)) else 256
+    if native.serves(bank):
+        native.weighted_sums(bank, n, receivers, rows, weight, result)
+        return result
     sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
     for columns in column_blocks(bank.shape[1], max(least, BANK // max(1, len(bank)))):
         result[:, columns] = sums(block(bank, columns))

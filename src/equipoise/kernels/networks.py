@@ -102,3 +102,28 @@ def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
             steps.append(Step(i, j, i in wanted, j in wanted))
             wanted |= {i, j}
     return tuple(reversed(steps))
+
+
+LARGEST_IN_C = 16  # values of the networks that are compiled, and so run in registers
+
+
+def c_header() -> str:
+    """The networks for few values as C macros; ``python -m equipoise.kernels.networks`` prints native/networks.h."""
+    cases = [(count, trim) for count in range(1, LARGEST_IN_C + 1) for trim in range((count + 1) // 2)]
+    lines = [
+        f"/* Selection networks for up to {LARGEST_IN_C} values, printed by python -m equipoise.kernels.networks. */"
+    ]
+    lines.append("#define NETWORKS(X) " + " ".join(f"X({count}, {trim})" for count, trim in cases))
+    for count in range(1, LARGEST_IN_C + 1):
+        lines.append(f"#define VALUES_{count} " + " ".join(f"V({i})" for i in range(count)))
+    for count, trim in cases:
+        network, sides = middle(count, trim), {(True, True): "S", (True, False): "L", (False, True): "H"}
+        steps = [f"{sides[step.low, step.high]}({step.i}, {step.j})" for step in network.steps]
+        means = [f"FIRST({network.kept[0]})", *(f"NEXT({i})" for i in network.kept[1:])]
+        lines += [f"#define NETWORK_{count}_{trim} {' '.join(steps)}".rstrip()]
+        lines += [f"#define MEAN_{count}_{trim} {' '.join(means)}"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(c_header(), end="")

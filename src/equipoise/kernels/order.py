@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.kernels import native
 from equipoise.kernels.blocks import block, chunks, column_blocks, gather, new_output, same_rows
 from equipoise.kernels.networks import Network, middle, sorting
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from equipoise.inbox import Inbox
 
 WIDTH = 24576  # elements of one compare-exchange: long enough to hide the cost of a call, short enough for the cache
+OWN = 1 << 22  # elements of own models that are copied at a time
 LARGEST = 512  # values; beyond, networks get too long and torch.sort takes over
 
 
@@ -44,6 +46,8 @@ def trimmed_mean(own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool =
             _by_sorting(result, inbox.bank, extra, heard)
         elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
             _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
+        elif native.serves(inbox.bank, own):
+            _natively(result, inbox.bank, extra, heard)
         else:
             _by_network(result, inbox.bank, extra, heard)
     return result
@@ -100,6 +104,20 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
     ends = ends.where(missing < high, low * share)
     return ends.add_(_weighted_sum(inner, share))
+
+
+def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+    """A network for each receiver, in C; own models are put below the messages, some at a time."""
+    if own is None:
+        native.trimmed_means(bank, heard.rows, heard.trim, result, heard.receivers)
+        return
+    for some in chunks(len(heard.receivers), own.shape[1], OWN):
+        receivers = heard.receivers[some]
+        rows = heard.rows[some].unique()
+        place = torch.searchsorted(rows, heard.rows[some])
+        mine = torch.arange(len(rows), len(rows) + len(receivers))[:, None]
+        values = torch.cat([bank[rows], own[receivers]])
+        native.trimmed_means(values, torch.cat([place, mine], 1), heard.trim, result, receivers)
 
 
 def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
