@@ -1,31 +1,203 @@
 """The command line, and what the demo claims."""
 
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 import equipoise as eq
 from equipoise.experiments import cli, demo
 
-
-def test_demo_prints_a_row_for_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--seed", "1"]) == 0
-    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in capsys.readouterr().out.splitlines()[3:]}
-    assert set(rows) == set(demo.RULES)
-    assert rows["FedAvg"][1] > 1
-    for name in set(rows) - {"FedAvg"}:
-        assert rows[name][1] < 0.1
-    assert all(calm < 0.1 for calm, _ in rows.values())
+Capture = pytest.CaptureFixture[str]
+SMALL = ["demo", "--rounds", "2", "--rules", "FedAvg", "Balance(kappa=0)", "--attacks", "none", "Gaussian"]
 
 
-def test_the_module_runs_as_a_program_and_names_its_commands() -> None:
-    done = subprocess.run([sys.executable, "-m", "equipoise", "nonsense"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "demo" in done.stderr
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo saves its picture where it is run."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_the_same_seed_gives_the_same_errors() -> None:
-    problem = demo.Problem.draw(3)
-    errors = {demo.final_error(problem, eq.Krum(), True, seed=3, rounds=3) for _ in range(2)}
-    assert len(errors) == 1
+def rows(text: str) -> dict[str, list[str]]:
+    """The cells of the table in what was printed."""
+    start = text.index("rule  ")
+    return {line.split()[0]: line.split()[1:] for line in text[start:].split("\n\n")[0].splitlines()[1:]}
+
+
+def finished(error: float) -> eq.History:
+    """A run of three clients, one of them malicious."""
+    return eq.History(3, malicious=[2], rounds=[eq.Round(0, {"error": (0.0, error, 1.0)})])
+
+
+# What it prints
+
+
+def test_it_prints_a_table_and_saves_a_picture(here: Path, capsys: Capture) -> None:
+    assert cli.main([*SMALL, "--seed", "1"]) == 0
+    out, err = capsys.readouterr()
+    table = rows(out)
+    assert {rule: len(cells) for rule, cells in table.items()} == {"FedAvg": 2, "Balance(kappa=0)": 2}
+    assert all(re.fullmatch(r"[01]\.\d{3}\*?", cell) for cells in table.values() for cell in cells)
+    assert "Gaussian: malicious clients send noise." in out
+    assert "MinMax" not in out
+    assert f"Picture: {here / 'equipoise-demo.png'}" in out
+    assert (here / "equipoise-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"run 4/4 \[#+\] 0:\d\d worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\n", err)
+
+
+def test_no_line_is_longer_than_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert cli.main(["demo", "--rounds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert (list(rows(out)), len(rows(out)["Krum"])) == (list(demo.RULES), 4)
+    assert all(len(line) < 80 for line in out.splitlines())
+    assert all(len(f"{name}: {note}.") < 80 for name, note in demo.NOTES.items())
+
+
+def test_the_best_of_a_column_have_an_asterisk_and_what_is_missing_a_dash() -> None:
+    results = {
+        "Krum": {"none": finished(0.25), "MinMax": finished(0.5)},
+        "Median": {"none": finished(0.25), "MinMax": finished(0.125)},
+        "Balance": {"none": finished(0.75)},
+    }
+    assert demo.table(results, ("none", "MinMax")).splitlines() == [
+        "rule              no attack      MinMax",
+        "Krum                  0.250*      0.500",
+        "Median                0.250*      0.125*",
+        "Balance               0.750           -",
+    ]
+
+
+def test_the_picture_shows_the_graph_the_table_and_a_line_for_every_rule() -> None:
+    results = {rule: {attack: finished(0.5) for attack in ("none", "MinMax")} for rule in ("Krum", "Median", "LEARN")}
+    figure = demo.picture(demo.Setting.draw(0), results)
+    graph, table, calm, attacked = figure.axes
+    assert graph.get_legend_handles_labels()[1] == ["benign", "malicious"]
+    assert [text.get_text() for text in table.texts] == ["0.50"] * 6
+    assert [ax.get_title() for ax in (calm, attacked)] == ["no attack", "MinMax"]
+    assert attacked.get_legend_handles_labels()[1] == ["Krum", "Median", "LEARN"]
+
+
+# What it claims
+
+
+def test_the_setting_is_what_it_says() -> None:
+    setting = demo.Setting.draw(3)
+    assert (setting.graph.n, len(setting.malicious)) == (20, 4)
+    assert (setting.graph.degrees == 10).all()
+    assert setting.trainer.samples.sum() == 1442
+
+
+def test_every_rule_meets_every_attack() -> None:
+    results: demo.Results = {}
+    demo.compare(demo.Setting.draw(0), 2, tuple(demo.RULES), tuple(demo.ATTACKS), results)
+    assert [list(row) for row in results.values()] == [list(demo.ATTACKS)] * len(demo.RULES)
+    assert all(len(history) == 2 and not history.diverged for row in results.values() for history in row.values())
+
+
+def test_the_seed_decides_everything() -> None:
+    def run(seed: int) -> demo.Results:
+        results: demo.Results = {}
+        torch.manual_seed(torch.seed() % 100)
+        demo.compare(demo.Setting.draw(seed), 3, ("Balance", "LEARN"), ("TrimAttack",), results)
+        return results
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_balance_holds_against_noise_and_not_against_what_is_close() -> None:
+    setting = demo.Setting.draw(0)
+
+    def error(rule: str, attack: str) -> float:
+        return demo.worst(setting.simulator(demo.RULES[rule], demo.ATTACKS[attack], demo.ROUNDS).run())
+
+    calm = error("FedAvg", "none")
+    assert error("FedAvg", "Gaussian") > 0.8
+    assert error("Balance", "Gaussian") < calm + 0.05
+    assert error("Balance", "MinMax") > calm + 0.15
+
+
+# What can go wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--rules", "Mean"], "argument --rules: invalid choice: 'Mean' .*FedAvg.*BalanceMedian"),
+        (["demo", "--attacks", "Noise"], "argument --attacks: invalid choice: 'Noise' .*Gaussian.*LabelFlip"),
+        (["demo", "--rounds", "0"], "argument --rounds: must be an integer >= 1, found 0"),
+        (["demo", "--rounds", "many"], "argument --rounds: must be an integer >= 1, found many"),
+        (["demo", "--seed", "-1"], "argument --seed: must be an integer >= 0, found -1"),
+        (["demo", "--output", __file__], "argument --output: must be a folder, found .*test_demo.py: File exists"),
+        (["demo", "--output", "closed"], "argument --output: must be a folder that can be written to, found closed"),
+        (["nonsense"], "argument COMMAND: invalid choice: 'nonsense' .*demo"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+    ids=" ".join,
+)
+def test_bad_options(arguments: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.os, "access", lambda path, mode: path != "closed")  # root may write anywhere
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_rule_that_is_named_twice_runs_once_and_a_folder_is_made(here: Path, capsys: Capture) -> None:
+    options = ["--rounds", "1", "--rules", "Krum", "Krum", "--attacks", "none", "none", "--output", "new/folder"]
+    assert cli.main(["demo", *options]) == 0
+    out, err = capsys.readouterr()
+    assert [len(cells) for cells in rows(out).values()] == [1]
+    assert "run 1/1" in err
+    assert (here / "new/folder/equipoise-demo.png").exists()
+
+
+def test_without_scikit_learn_it_says_how_to_get_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert cli.main(SMALL) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r'The demo needs scikit-learn \(.*\): pip install "equipoise\[data,plots\]"\n', err)
+
+
+def test_without_matplotlib_there_is_a_table(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert cli.main(SMALL) == 0
+    out = capsys.readouterr().out
+    assert list(rows(out)) == ["FedAvg", "Balance(kappa=0)"]
+    assert out.endswith('For a picture: pip install "equipoise[plots]", and run it again.\n')
+    assert not list(here.iterdir())
+
+
+def test_after_ctrl_c_what_is_finished_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(attack: eq.attacks.Gaussian, known: eq.attacks.Knowledge) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(eq.attacks.Gaussian, "forge", interrupted)
+    threads = torch.get_num_threads()
+    assert cli.main(SMALL) == 130
+    out, err = capsys.readouterr()
+    assert [cell for cells in rows(out).values() for cell in cells][1:] == ["-"]
+    assert "Picture" not in out
+    assert err.endswith("Interrupted.\n")
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGINT to send")
+def test_ctrl_c_in_a_terminal_leaves_no_traceback() -> None:
+    command = [sys.executable, "-W", "error", "-m", "equipoise", "demo", "--rounds", "1000000"]
+    pipe, repository = subprocess.PIPE, Path(__file__).parent.parent
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=repository) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("Interrupted.\n")
+    assert "Traceback" not in err

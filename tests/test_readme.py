@@ -9,8 +9,8 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_there_are_two_examples() -> None:
-    assert len(EXAMPLES) == 2
+def test_there_are_three_examples() -> None:
+    assert len(EXAMPLES) == 3
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -19,4 +19,4 @@ def test_examples_run_and_print_what_they_say(example: str, capsys: pytest.Captu
     exec(compile(example, "README.md", "exec"), names)
     promised = re.findall(r"print\(.*?\) +# (.*)", example)
     assert capsys.readouterr().out.splitlines() == promised
-    assert "out" in names
+    assert {"out", "history"} & names.keys()

@@ -47,7 +47,7 @@ def is_linear(module: nn.Module) -> bool:
 def _apply(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, shared: bool) -> Tensor:
     if _is(module, nn.Linear):
         return _linear(parameters["weight"], parameters.get("bias"), x, shared)
-    if _is(module, *ELEMENTWISE) and not shared:
+    if _is(module, *ELEMENTWISE):
         return module(x)  # type: ignore[no-any-return]
     if not parameters:
         return vmap(module)(x)  # type: ignore[no-any-return]

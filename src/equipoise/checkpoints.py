@@ -1,126 +1,287 @@
-"""Runs that are taken up again: everything that changes from round to round, as data without code."""
+"""Runs that are taken up again: everything that changes from round to round, as data without code.
+
+A checkpoint is a zip archive of ``about.json`` and of arrays, which ``numpy.load`` reads as well, each with a checksum.
+"""
 
 from __future__ import annotations
 
+import glob
+import io
 import json
 import os
+import re
+import time
+import uuid
 import zipfile
+import zlib
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.history import History
+from equipoise.history import History, Round
+from equipoise.inbox import describe
+from equipoise.random_graphs import check_count
+from equipoise.topology import Topology
+from equipoise.trainers import LocalSGD
 
 if TYPE_CHECKING:
     from equipoise.simulator import Simulator
 
 FORMAT = 1
 ABOUT = "about.json"
+ABANDONED = 3600.0  # seconds after which nobody is still writing a file
+SHOWN = 100  # characters of a setting in an error
+
+
+class Kept:
+    """A run that is kept in a file, if one is given: taken up from there, saved now and then, and when it ends."""
+
+    def __init__(self, simulator: Simulator, path: str | Path | None, every: int) -> None:
+        check_count("save_every", every, 1)
+        self.simulator, self.path, self.every = simulator, path, every
+        self._saved: int | None = None
+
+    def resume(self, end: int) -> None:
+        """Go on from the file, towards round ``end``.
+
+        A new file is written right away: that it cannot be written is better known before there is work to lose.
+        """
+        if self.path is not None and Path(self.path).exists():
+            load(self.path, self.simulator)
+            self._saved = self.simulator.t
+            if self.simulator.t > end:
+                raise ValueError(f"rounds must be at least the {self.simulator.t} of {self.path}, found {end}")
+        self._save()
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._save()
+
+    def advance(self) -> None:
+        """Note that a round is done."""
+        if self.simulator.t % self.every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        if self.path is not None and self._saved != self.simulator.t:
+            save(self.path, self.simulator)
+            self._saved = self.simulator.t
 
 
 def save(path: str | Path, simulator: Simulator) -> None:
-    """Write a checkpoint: first under another name, so that a run which is killed meanwhile leaves the one before."""
-    path = Path(path)
-    tensors = {"models": simulator.models} | _tensors("trainer", _state_of(simulator.trainer))
-    tensors |= _tensors("rule", simulator.state)
-    about = _settings(simulator) | {"format": FORMAT, "t": simulator.t, "history": simulator.history.to_dict()}
-    about["dtypes"] = {name: str(x.dtype).removeprefix("torch.") for name, x in tensors.items()}
-    about["rule_state"] = simulator.state is not None
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            _write(file, tensors, about)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write a checkpoint; who is killed meanwhile, or finds the disk full, leaves the one before."""
+    history, numbers = _packed(simulator.history)
+    trainer = simulator.trainer.state_dict() if hasattr(simulator.trainer, "state_dict") else {}
+    tensors = {"models": simulator.models, "numbers": numbers}
+    tensors |= _prefixed("trainer", trainer) | _prefixed("rule", {} if simulator.state is None else simulator.state)
+    about = {
+        "format": FORMAT,
+        "settings": _settings(simulator),
+        "t": simulator.t,
+        "history": history,
+        "stateful": simulator.state is not None,
+        "dtypes": {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()},
+    }
+    with _replacing(Path(path).resolve()) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(ABOUT, json.dumps(about))
+        for name, tensor in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _as_array(tensor), allow_pickle=False)
 
 
 def load(path: str | Path, simulator: Simulator) -> None:
     """Bring a simulator to the state of a checkpoint; it stays as it is if that is damaged, or of another run."""
-    tensors, about = _read(Path(path))
-    ours = _settings(simulator)
-    for name, mine in ours.items():
-        if mine is not None and about.get(name) is not None and about[name] != mine:
-            raise ValueError(
-                f"{path} must be a checkpoint of the same run, found {name} {about[name]} instead of {mine}"
-            )
-    history = History.from_dict(about["history"])
-    device = simulator.models.device
-    if about["rule_state"]:
-        simulator.state = _part("rule", tensors, device)
-    state = _part("trainer", tensors, device)
-    if state or _state_of(simulator.trainer):
-        simulator.trainer.load_state_dict(state)  # type: ignore[attr-defined]
-    simulator.models, simulator.t, simulator.history = tensors["models"].to(device), about["t"], history
-    simulator.total = simulator.total or about["total"]
+    found = _read(path, simulator.models.device)
+    _check_same_run(path, found.settings, _settings(simulator))
+    _restore(path, simulator.trainer, found.trainer)
+    found.history.name = simulator.history.name
+    simulator.models, simulator.t, simulator.state = found.models, found.t, found.state
+    simulator.history, simulator.total = found.history, simulator.total or found.settings["total"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Content:
+    """What a checkpoint holds."""
+
+    settings: dict[str, Any]
+    t: int
+    history: History
+    models: Tensor
+    trainer: dict[str, Tensor]
+    state: dict[str, Tensor] | None
+
+
+# Which run it is
 
 
 def _settings(simulator: Simulator) -> dict[str, Any]:
-    """What two runs must have in common, as far as it can be written down."""
-    shown = {"rule": simulator.rule, "attack": simulator.attack, "alpha": simulator.alpha}
+    """What two runs must have in common to come to the same models, as far as it can be written down."""
+    names = ("topology", "rule", "attack", "alpha", "tolerated", "keep_nonfinite", "seed", "trainer")
     return {
-        "shape": list(simulator.models.shape),
+        "models": describe(simulator.models),
         "malicious": list(simulator.history.malicious),
-        "seed": simulator.seed,
         "total": simulator.total,
-    } | {name: _repr(setting) for name, setting in shown.items()}
+        "samples": _written(getattr(simulator.trainer, "samples", None)),
+    } | {name: _written(getattr(simulator, name)) for name in names}
 
 
-def _repr(setting: object) -> str | None:
-    """How a setting is written, or None if that says where it lies in memory."""
-    return None if " at 0x" in repr(setting) else repr(setting)
+def _written(setting: object) -> str:
+    """How a setting is shown, with a checksum of what is in a tensor, and not where in memory it happens to be."""
+    if isinstance(setting, Tensor):
+        return f"{describe(setting)} with checksum {zlib.crc32(_as_array(setting).tobytes()):08x}"
+    if isinstance(setting, Topology):
+        return f"{setting}, senders {_written(setting.senders)}"
+    if isinstance(setting, LocalSGD):
+        names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "way")
+        return f"LocalSGD({', '.join(f'{name}={_written(getattr(setting, name))}' for name in names)})"
+    return re.sub(" at 0x[0-9A-Fa-f]+", "", repr(setting))
 
 
-def _state_of(trainer: Any) -> dict[str, Tensor]:
-    return trainer.state_dict() if hasattr(trainer, "state_dict") else {}
+def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+    names = [name for name in mine if theirs.get(name) != mine[name]]
+    if mine["total"] is None or theirs.get("total") is None:
+        names = [name for name in names if name != "total"]
+    if names:
+        found = "; ".join(f"{name} {_contrast(str(theirs.get(name)), str(mine[name]))}" for name in names)
+        raise ValueError(f"{path} must be a checkpoint of the same run, found {found}")
 
 
-def _tensors(prefix: str, state: Any) -> dict[str, Tensor]:
-    """A state as named tensors; only None and dicts of tensors can be saved."""
-    if state is None:
-        return {}
+def _contrast(theirs: str, mine: str) -> str:
+    """Two texts; long ones from shortly before they differ."""
+    if max(len(theirs), len(mine)) > SHOWN:
+        same = next((i for i, (x, y) in enumerate(zip(theirs, mine, strict=False)) if x != y), 0)
+        start = max(0, same - SHOWN // 4)
+        theirs, mine = (f"...{text[start : start + SHOWN]}..." for text in (theirs, mine))
+    return f"{theirs} instead of {mine}"
+
+
+# What changes from round to round
+
+
+def _prefixed(prefix: str, state: object) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
-        raise ValueError(f"state of the {prefix} must be a dict of tensors to be saved, found {type(state).__name__}")
+        raise ValueError(f"state of the {prefix} must be a dict of tensors to be saved, found {_outline(state)}")
+    if not all(isinstance(name, str) and name.isprintable() for name in state):
+        raise ValueError(f"state of the {prefix} must have plain strings as keys to be saved, found {list(state)}")
     return {f"{prefix}/{name}": x for name, x in state.items()}
 
 
-def _part(prefix: str, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(f"{prefix}/"): x.to(device) for name, x in tensors.items() if name.startswith(f"{prefix}/")
-    }
+def _outline(state: object) -> str:
+    if not isinstance(state, dict):
+        return type(state).__name__
+    return f"a dict of {', '.join(sorted({type(x).__name__ for x in state.values()}))}"
 
 
-def _write(file: Any, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(ABOUT, json.dumps(about, allow_nan=False))
-        for name, tensor in tensors.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _bits(tensor).numpy(), allow_pickle=False)
+def _part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}/"): x for name, x in tensors.items() if name.startswith(f"{prefix}/")}
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """What numpy can hold, bit by bit: it has no bfloat16."""
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+def _restore(path: str | Path, trainer: object, state: dict[str, Tensor]) -> None:
+    if hasattr(trainer, "load_state_dict"):
+        try:
+            trainer.load_state_dict(state)
+        except Exception as error:
+            raise ValueError(f"{path} must be a checkpoint of the same run, found another trainer: {error}") from error
+    elif state:
+        raise ValueError(
+            f"{path} must be a checkpoint of the same run, found one of a trainer with a state, {', '.join(state)}"
+        )
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _packed(history: History) -> tuple[dict[str, Any], Tensor]:
+    """The rounds, without numbers: each refers to one of a few layouts, which hold names. And all numbers in a row.
+
+    Numbers as text would take most of the time that it takes to save a long run.
+    """
+    layouts: dict[tuple[tuple[str, ...], ...], int] = {}
+    rounds, numbers = [], array("d")
+    for one in history:
+        layout = tuple(one.clients), tuple(one.values), tuple(one.seconds)
+        rounds.append([one.t, layouts.setdefault(layout, len(layouts)), one.diverged])
+        numbers.extend(chain(*one.clients.values(), one.values.values(), one.seconds.values()))
+    return {"layouts": list(layouts), "rounds": rounds}, torch.from_numpy(np.array(numbers))
+
+
+def _unpacked(packed: dict[str, Any], numbers: Tensor, n: int) -> Iterator[Round]:
+    left = iter(numbers.tolist())
+    for t, layout, diverged in packed["rounds"]:
+        metrics, values, phases = packed["layouts"][layout]
+        clients = {name: tuple(islice(left, n)) for name in metrics}
+        yield Round(t, clients, {name: next(left) for name in values}, {name: next(left) for name in phases}, diverged)
+
+
+# Files
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of another when it is complete and on the disk, and not before."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with zipfile.ZipFile(path) as archive:
-            about = json.loads(archive.read(ABOUT))
-            if about["format"] != FORMAT:
-                raise ValueError(f"format {about['format']}")
-            return {name: _tensor(archive, name, dtype) for name, dtype in about["dtypes"].items()}, about
-    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}, found it damaged: {error}") from error
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _delete_abandoned(path)
+    except OSError as error:
+        raise OSError(error.errno, f"checkpoint could not be saved: {error.strerror}", str(path)) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _tensor(archive: zipfile.ZipFile, name: str, dtype: str) -> Tensor:
-    with archive.open(f"{name}.npy") as member:
-        array = np.lib.format.read_array(member, allow_pickle=False)
-    return torch.from_numpy(array).view(getattr(torch, dtype))
+def _delete_abandoned(path: Path) -> None:
+    """Delete what runs left that were killed while they wrote."""
+    for part in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.part"):
+        with suppress(OSError):  # somebody else was faster
+            if time.time() - part.stat().st_mtime > ABANDONED:
+                part.unlink()
+
+
+def _read(path: str | Path, device: torch.device) -> _Content:
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _content(archive, device)
+        except Exception as error:  # zipfile and numpy meet damage with a dozen types of exceptions
+            raise ValueError(
+                f"{path} must be a checkpoint of format {FORMAT}, found another file, or a damaged one: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _content(archive: zipfile.ZipFile, device: torch.device) -> _Content:
+    about = json.loads(archive.read(ABOUT))
+    if about["format"] != FORMAT:
+        raise ValueError(f"format {about['format']}")
+    tensors = {name: _tensor(archive, name, dtype, device) for name, dtype in about["dtypes"].items()}
+    models, settings = tensors["models"], about["settings"] | {"models": describe(tensors["models"])}
+    rounds = _unpacked(about["history"], tensors["numbers"], len(models))
+    history = History(len(models), settings["malicious"], rounds=rounds)
+    check_count("t", about["t"], 0)
+    state = _part("rule", tensors) if about["stateful"] else None
+    return _Content(settings, about["t"], history, models, _part("trainer", tensors), state)
+
+
+def _tensor(archive: zipfile.ZipFile, name: str, dtype: str, device: torch.device) -> Tensor:
+    data = io.BytesIO(archive.read(f"{name}.npy"))  # the whole of it, so that its checksum is looked at
+    tensor = torch.from_numpy(np.lib.format.read_array(data, allow_pickle=False))
+    # A copy in torch's memory: the last digits of a sum may depend on how its terms are aligned.
+    return (tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor).to(device, copy=True)
+
+
+def _as_array(tensor: Tensor) -> Any:
+    """The same bits in numpy, which has no bfloat16."""
+    tensor = tensor.detach().cpu().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

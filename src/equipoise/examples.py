@@ -108,14 +108,16 @@ class Examples:
 
     def _rows(self, rows: Tensor) -> Pair:
         index = rows.flatten().to(self.x.device)
-        return tuple(all_.index_select(0, index).unflatten(0, rows.shape) for all_ in (self.x, self.y))
+        x, y = (stored.index_select(0, index) for stored in (self.x, self.y))
+        return x.unflatten(0, rows.shape), y.unflatten(0, rows.shape)
 
 
 def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """(n, size) different positions below each of n counts, all subsets being equally likely.
 
-    A count below ``size`` gets 0, 1, ..., of which the first ``count`` are positions. What is drawn for one client
-    depends on the generator, on its place and on its count, but not on the counts of others.
+    No more than the largest count are drawn. A count of ``size`` or less gets 0, 1, 2, ..., and its first ``count``
+    are positions. What is drawn for one client
+    depends on the generator, on the client's place and on its count, but not on the counts of others.
 
     R. Floyd's algorithm (Bentley and Floyd, *A sample of brilliance*, CACM 1987), for all clients at once.
 
@@ -124,6 +126,8 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     >>> drawn.shape, drawn[2]
     (torch.Size([3, 3]), tensor([0, 1, 2]))
     """
+    if size >= counts.max():
+        return torch.arange(int(counts.max())).expand(len(counts), -1)
     uniform = torch.rand(size, len(counts), dtype=torch.float64, generator=generator).numpy()
     available = np.maximum(counts.numpy(), size)
     drawn = np.empty((size, len(counts)), dtype=np.int64)
@@ -132,8 +136,6 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
         pick = (uniform[i] * (last + 1)).astype(np.int64)
         taken = (drawn[:i] == pick).any(0)
         drawn[i] = np.where(taken, last, pick)
-    few = counts.numpy() < size
-    drawn[:, few] = np.arange(size)[:, None]
     return torch.from_numpy(np.ascontiguousarray(drawn.T))
 
 

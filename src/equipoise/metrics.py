@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -42,15 +41,20 @@ class Metric(ABC):
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, buffers: bool = False) -> None:
         _check_examples(x, y)
-        self._architecture = Stacked(deepcopy(model).eval(), buffers=buffers)
+        self._architecture = Stacked(model, buffers=buffers)
+        self._architecture.model.eval()
         self._x, self._y = (part.detach().to(self._architecture.device) for part in (x, y))
         with torch.no_grad():
             outputs = outputs_of(self._architecture.model, self._x[:2])
         self._check(outputs)
-        self._batched = self._architecture.fastest_way(self._x[:2]) == "batched"
+        self._batched = self._architecture.fastest_way(self._try) == "batched"
         self._width = max([outputs[0].numel(), *(p.shape[0] for p in model.parameters() if p.dim() > 1)])
         if self._architecture.likes_channels_last(self._x[:2]):
             self._x = channels_last(self._x)
+
+    @torch.no_grad()
+    def _try(self, models: Tensor) -> None:
+        self._architecture.apply(self._architecture.parts(models), self._x[:2], shared=True)
 
     @abstractmethod
     def _check(self, outputs: Tensor) -> None:
@@ -176,7 +180,7 @@ class MeanSquaredError(Metric):
     def _check(self, outputs: Tensor) -> None:
         if outputs.shape[1:] != self._y.shape[1:]:
             raise ValueError(
-                f"y must be shaped like outputs, {('N', *outputs.shape[1:])}, found {('N', *self._y.shape[1:])}"
+                f"y must be shaped like outputs, {describe(outputs)} for two of them, found {describe(self._y)}"
             )
 
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -200,7 +204,7 @@ def consensus_error(models: Tensor) -> float:
     total = torch.zeros((), dtype=torch.float64, device=models.device)
     for columns in chunks(models.shape[1], len(models), 1 << 20):
         part = models.detach()[:, columns].double()
-        total += part.sub_(part.mean(0)).square_().sum()
+        total += (part - part.mean(0)).square_().sum()
     return float(total) / len(models)
 
 

@@ -58,7 +58,7 @@ def _run(work: Callable[[int], object], todo: Iterator[int]) -> None:
 
 
 def _use_one_thread() -> None:
-    torch.get_num_threads()  # without this, torch's first operation here would undo the following
+    torch.get_num_threads()  # begins a new thread with what was set last by any other, now and not later
     torch.set_num_threads(1)
 
 

@@ -33,7 +33,7 @@ class Poisoning:
 
     def __init__(self, clean: Examples, attack: Attack, malicious: list[int], seed: int) -> None:
         self.clean, self.attack, self.malicious, self.seed = clean, attack, malicious, seed
-        self._last: tuple[dict[int, list[int]], Examples] = ({}, clean)
+        self._last: tuple[dict[int, tuple[DataAttack, ...]], Examples] = ({}, clean)
         if any(poisoners(attack, client) for client in malicious):
             self._try()
 
@@ -45,15 +45,20 @@ class Poisoning:
     def examples(self, t: int) -> Examples:
         """Everybody's examples in round t; kept, because most rounds are like the one before."""
         at_work = {client: found for client in self.malicious if (found := poisoners(self.attack, client, t))}
-        which = {client: [id(attack) for attack in attacks] for client, attacks in at_work.items()}
-        last, examples = self._last
-        if which != last:
-            examples = self.clean.replaced({client: self._poisoned(client, found) for client, found in at_work.items()})
-            self._last = which, examples
-        return examples
+        if not _same(at_work, self._last[0]):
+            poisoned = {client: self._poisoned(client, attacks) for client, attacks in at_work.items()}
+            self._last = at_work, self.clean.replaced(poisoned)
+        return self._last[1]
 
     def _poisoned(self, client: int, attacks: tuple[DataAttack, ...]) -> Pair:
         x, y = self.clean.of_client(client)
         for attack in attacks:
             x, y = attack.poison(x, y, generator=stream(self.seed, "poison", client))
         return x, y
+
+
+def _same(some: dict[int, tuple[DataAttack, ...]], others: dict[int, tuple[DataAttack, ...]]) -> bool:
+    """The very same attacks on the same clients; whether attacks can be compared is not known."""
+    return some.keys() == others.keys() and all(
+        list(map(id, attacks)) == list(map(id, others[client])) for client, attacks in some.items()
+    )

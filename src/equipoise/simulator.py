@@ -134,8 +134,8 @@ class Simulator:
             with self._phase("mix"):
                 models = own if rule is None else mix(own, out.model, alpha)
             record = self._record(t, models, out, sent)
-        self.models, self.t, self.state = models, t + 1, out.state
-        self.history.add(record)
+            self.history.add(record)
+            self.models, self.t, self.state = models, t + 1, out.state
         return record
 
     def run(
@@ -148,23 +148,19 @@ class Simulator:
     ) -> History:
         """Run so many rounds more, or all that are left of ``total``; returns the history.
 
-        With ``checkpoint``, a file, the run is saved every ``save_every`` rounds, at the end, and when it is
-        interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
-        Ctrl-C stops between two rounds: ``history`` holds all that are complete.
+        With ``checkpoint``, a file, the run is saved at the start, every ``save_every`` rounds, at the end, and when it
+        is interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
+        Ctrl-C ends a run as it was before the round: ``history`` holds all that are complete, and `run` goes on.
         """
-        end = self._end(rounds, resumes=checkpoint is not None)
-        if checkpoint is not None and Path(checkpoint).exists():
-            self.load(checkpoint)
-        try:
-            with Progress(end, "round", done=self.t) if progress else _Silence() as bar:
-                while self.t < end:
-                    self.step()
-                    bar.advance(self._note())
-                    if checkpoint is not None and self.t % save_every == 0:
-                        self.save(checkpoint)
-        finally:
-            if checkpoint is not None:
-                self.save(checkpoint)
+        kept = checkpoints.Kept(self, checkpoint, save_every)
+        with self._restored_on_error():
+            end = self._end(rounds, resumes=checkpoint is not None)
+            kept.resume(end)
+        with kept, Progress(end, "round", done=self.t) if progress else _Silence() as bar:
+            while self.t < end:
+                self.step()
+                bar.advance(self._note)
+                kept.advance()
         return self.history
 
     def save(self, path: str | Path) -> None:
@@ -173,7 +169,8 @@ class Simulator:
 
     def load(self, path: str | Path) -> None:
         """Go on from a checkpoint of a simulator that was made with the same arguments."""
-        checkpoints.load(path, self)
+        with self._restored_on_error():
+            checkpoints.load(path, self)
 
     def _end(self, rounds: int | None, resumes: bool) -> int:
         """The round to stop before."""
@@ -259,8 +256,10 @@ class Simulator:
         return last or ((t + 1) % self.every == 0 if isinstance(self.every, int) else t in self.every)
 
     def _note(self) -> str:
-        """What a progress bar says about the last round."""
-        notes = [f"worst {name} {self.history.worst(name)[1][-1]:.4g}" for name in self.history.metrics()]
+        """What a progress bar says about the last round that was measured."""
+        benign = self.history.benign
+        last = self.history.evaluated[-1].clients if self.history.evaluated else {}
+        notes = [f"worst {name} {torch.tensor(values)[list(benign)].max():.4g}" for name, values in last.items()]
         if self.history.diverged:
             notes.append(f"{len(self.history.diverged)} benign clients not finite")
         return ", ".join(notes)
@@ -276,13 +275,17 @@ class Simulator:
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
-        """A round that fails, or is interrupted, leaves no trace in the trainer."""
-        before = self.trainer.state_dict() if hasattr(self.trainer, "state_dict") else None
+        """What fails, or is interrupted anywhere, leaves no trace."""
+        before, rounds = (self.models, self.t, self.state, self.total, self.history), len(self.history)
+        trainer = self.trainer.state_dict() if hasattr(self.trainer, "state_dict") else None
         try:
             yield
         except BaseException:
-            if before is not None:
-                self.trainer.load_state_dict(before)  # type: ignore[attr-defined]
+            self.models, self.t, self.state, self.total, self.history = before
+            if len(self.history) > rounds:
+                self.history = History(self.n, self.malicious, self.history.name, list(self.history)[:rounds])
+            if trainer is not None:
+                self.trainer.load_state_dict(trainer)  # type: ignore[attr-defined]
             raise
 
 
@@ -350,7 +353,7 @@ class _Silence:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def advance(self, note: str) -> None:
+    def advance(self, note: object) -> None:
         pass
 
 

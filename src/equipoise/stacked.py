@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Literal
@@ -83,23 +83,22 @@ class Stacked:
         """Whatever draws from torch's global generators inside, outside they are left as they were."""
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [], enabled)
 
-    def fastest_way(self, x: Tensor) -> Way:
-        """How to run this architecture on inputs like x: a rule made from measurements, the same in every run.
+    def fastest_way(self, trial: Callable[[Tensor], object]) -> Way:
+        """A rule made from measurements: the same model goes the same way in every run.
 
         ``"batched"`` if all parameters belong to linear layers, or on a device other than a CPU; ``"threads"`` for
-        everything else, and for what `torch.func.vmap` cannot do.
+        everything else, and for what cannot be batched: see `batching_error`.
         """
         suited = is_linear(self.model) or self.device.type != "cpu"
-        return "batched" if suited and self.batching_error(x) is None else "threads"
+        return "batched" if suited and self.batching_error(trial) is None else "threads"
 
-    @torch.no_grad()
-    def batching_error(self, x: Tensor) -> Exception | None:
-        """What goes wrong, if anything, when two clients are run at once on inputs like x."""
+    def batching_error(self, trial: Callable[[Tensor], object]) -> Exception | None:
+        """What goes wrong, if anything, in ``trial(models (2, d))``, which runs two clients at once."""
         if self.buffers:
             return ValueError("buffers are not run for several clients at once")
         try:
-            self.apply(self.parts(flatten(self.model).repeat(2, 1)), x.expand(2, *x.shape))
-        except Exception as error:  # a module can do anything, and vmap forbids much of it
+            trial(flatten(self.model).repeat(2, 1))
+        except Exception as error:  # a module can do anything, and torch.func.vmap forbids much of it
             return error
         return None
 
