@@ -652,3 +652,13 @@ def test_unknown_options_are_named(attack: Any, options: dict[str, Any], named: 
 def test_mimic_needs_a_benign_client() -> None:
     with pytest.raises(ValueError, match="target"):
         attacks.Mimic(target=1).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
+
+
+def test_attacks_on_data_tell_no_lies_in_combinations() -> None:
+    known = knowledge(complete(5), 3, torch.float32, [0, 1])
+    flip = attacks.LabelFlip({3: 5})
+    assert attacks.Only(flip, clients=(0,)).forge(known) is None
+    assert attacks.Together(flip, flip).forge(known) is None
+    both = attacks.Together(flip, attacks.Only(attacks.Zero(), clients=(1,))).forge(known)
+    assert both is not None
+    assert both.senders.unique().tolist() == [1]

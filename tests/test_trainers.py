@@ -20,11 +20,11 @@ from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 import equipoise as eq
 from equipoise import LocalSGD
 from equipoise.attacks import Backdoor, EveryNth, FeatureNoise, Gaussian, LabelFlip, Only, Together, Window
-from equipoise.examples import Examples, draw_positions
-from equipoise.losses import BatchLoss
-from equipoise.parallel import run_each
 from equipoise.randomness import stream
-from equipoise.stacked import Stacked, Way, channels_last
+from equipoise.training.examples import Examples, draw_positions
+from equipoise.training.losses import BatchLoss
+from equipoise.training.parallel import run_each
+from equipoise.training.stacked import Stacked, Way, channels_last
 
 WAYS: tuple[Way, ...] = get_args(Way)
 

@@ -18,9 +18,9 @@ from equipoise.attacks.triggers import Trigger, targeted
 from equipoise.inbox import Inbox, describe
 from equipoise.kernels.blocks import TILE, chunks
 from equipoise.lies import Clients, as_mask
-from equipoise.parallel import run_each
-from equipoise.stacked import Stacked, channels_last
-from equipoise.trial import outputs_of
+from equipoise.training.parallel import run_each
+from equipoise.training.stacked import Stacked, channels_last
+from equipoise.training.trial import outputs_of
 
 INPUTS = 1 << 16  # elements of inputs that one model sees at a time, few enough for its activations to stay in cache
 OUTPUTS = 1 << 19  # elements in the widest layer of all models that are run at once

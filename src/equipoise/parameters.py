@@ -45,7 +45,7 @@ def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
     >>> eq.flatten(torch.nn.BatchNorm1d(2), buffers=True)  # weight, bias, running mean, running variance
     tensor([1., 1., 0., 0., 0., 0., 1., 1.])
     """
-    entries = _entries(module, "module", buffers)
+    entries = entries_of(module, "module", buffers)
     vector = _empty(entries)
     _fill(vector, entries)
     return vector
@@ -62,7 +62,7 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     >>> layer(torch.tensor([10.0, 100.0]))
     tensor([213.], grad_fn=<ViewBackward0>)
     """
-    entries = _entries(module, "module", buffers)
+    entries = entries_of(module, "module", buffers)
     if not isinstance(vector, Tensor) or vector.dim() != 1 or not vector.is_floating_point():
         raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}")
     _check_length(vector, entries)
@@ -84,7 +84,7 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     >>> bool((models[2] == eq.flatten(clients[2])).all())
     True
     """
-    layouts = [_entries(module, f"modules[{i}]", buffers) for i, module in enumerate(modules)]
+    layouts = [entries_of(module, f"modules[{i}]", buffers) for i, module in enumerate(modules)]
     if not layouts:
         raise ValueError("modules must hold at least one module, found none")
     for i, entries in enumerate(layouts):
@@ -95,7 +95,8 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     return models
 
 
-def _entries(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
+def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
+    """What has a place in the vector of a module, in order; ``argument`` is what errors call it."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"{argument} must be a torch.nn.Module, found {describe(module)}")
     entries = [Entry("parameter", name, x) for name, x in module.named_parameters()]

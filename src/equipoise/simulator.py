@@ -19,12 +19,12 @@ from equipoise.inbox import Inbox, describe
 from equipoise.lies import Clients, as_mask
 from equipoise.metrics import acceptance, consensus_error
 from equipoise.mixing import mix
-from equipoise.poisoning import poisoners
 from equipoise.progress import Progress
 from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 from equipoise.schedule import EachRound
 from equipoise.topology import Topology
+from equipoise.training.poisoning import poisoners
 from equipoise.types import Aggregated, Aggregator, Attack, MessageAttack, MultiExchange, RoundInputs, Trainer
 
 Rule = Aggregator | MultiExchange

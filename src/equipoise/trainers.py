@@ -13,18 +13,18 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.descent import Descent
-from equipoise.examples import Batch, Examples, Pair, draw_positions
 from equipoise.inbox import describe
 from equipoise.kernels.blocks import chunks
 from equipoise.lies import Clients, as_mask
-from equipoise.losses import BatchLoss, Reduction
-from equipoise.parallel import run_each
-from equipoise.poisoning import Poisoning
 from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
-from equipoise.stacked import Stacked, Way
-from equipoise.trial import try_out
+from equipoise.training.descent import Descent
+from equipoise.training.examples import Batch, Examples, Pair, draw_positions
+from equipoise.training.losses import BatchLoss, Reduction
+from equipoise.training.parallel import run_each
+from equipoise.training.poisoning import Poisoning
+from equipoise.training.stacked import Stacked, Way
+from equipoise.training.trial import try_out
 from equipoise.types import Attack, DataAttack, MessageAttack
 
 AT_ONCE = 1 << 20  # elements of inputs and parameters that are worked on in one operation
@@ -50,16 +50,17 @@ class LocalSGD:
     - all parameters in linear layers, or a device other than a CPU: batched, if ``torch.func.vmap`` can do it;
     - anything else: threads.
 
-    One step with batches of 32 took, on 2 cores::
+    One step with batches of 32 took, the least of several times on 2 cores::
 
         milliseconds                            loop   threads   batched
-        20 CNNs of the paper                     168       116       245
-        1,000 logistic regressions, 64 to 10     216       221         9
-        1,000 logistic regressions, 561 to 6     244       290        26
+        20 CNNs of the paper                     134       125       250
+        1,000 logistic regressions, 64 to 10     291       344         9
+        1,000 logistic regressions, 561 to 6     374       327        26
 
-    and a module and an optimizer for every client took 211 for the CNNs. `measure` tells for your own model: networks
-    for very small images can be faster batched. On a CPU, images go to convolutions with their channels last in memory,
-    which takes a third off the time, unless the model does not take them so.
+    The CNNs took 197 with a module and an optimizer for every client. On cores that have other things to do, ``"loop"``
+    can take ten times as long, ``"threads"`` twice. `measure` tells for your own model: networks for very small
+    images can be faster batched. On a CPU, images go to convolutions with their channels last in memory, which takes a
+    third off the time, unless the model does not take them so.
 
     Args:
         model: the architecture, in training mode or in evaluation mode as it is given; its own parameters are not used.

@@ -16,8 +16,8 @@ from equipoise.types import Attack, DataAttack, MessageAttack
 class Window:
     """An attack in rounds ``start`` to ``stop - 1`` only; before and after, malicious clients behave.
 
-    Section 7 of the BALANCE paper attacks in the first, or in the second half of the rounds. Whoever trains malicious
-    clients asks ``active(t)`` before it uses poisoned data.
+    Section 7 of the BALANCE paper attacks in the first, or in the second half of the rounds. `LocalSGD` uses poisoned
+    data in these rounds only; a trainer of your own asks ``active(t)``.
 
     >>> attack = eq.attacks.Window(eq.attacks.Zero(), start=0, stop=1000)
     >>> attack.active(999), attack.active(1000)
@@ -50,19 +50,20 @@ class Window:
 
 @dataclass(frozen=True)
 class Only:
-    """An attack that only some of the malicious clients follow; the others tell the truth.
+    """An attack that only some of the malicious clients follow; the others train on their data and tell the truth.
 
     >>> known = eq.attacks.Knowledge(torch.ones(4, 1), eq.Topology.complete(4), malicious=[2, 3])
     >>> eq.attacks.Only(eq.attacks.Zero(), clients=(3,)).forge(known).senders.unique()
     tensor([3])
     """
 
-    attack: MessageAttack
+    attack: Attack
     clients: tuple[int, ...]
 
     def forge(self, known: Knowledge) -> Lies | None:
-        """The attack's lies along the edges that leave these clients."""
-        lies, edges = self.attack.forge(known), known.topology.edges().to(known.models.device)
+        """The attack's lies along the edges that leave these clients; none if it is one on data."""
+        lies = self.attack.forge(known) if isinstance(self.attack, MessageAttack) else None
+        edges = known.topology.edges().to(known.models.device)
         chosen = as_mask(self.clients, len(known.models), name="clients").to(edges.device) & known.liars
         kept = edges[chosen[edges[:, 0]]]
         return None if lies is None or not len(kept) else lies.along(kept)
@@ -80,14 +81,15 @@ class Together:
     tensor([2, 3])
     """
 
-    attacks: tuple[MessageAttack, ...]
+    attacks: tuple[Attack, ...]
 
-    def __init__(self, *attacks: MessageAttack) -> None:
+    def __init__(self, *attacks: Attack) -> None:
         object.__setattr__(self, "attacks", attacks)
 
     def forge(self, known: Knowledge) -> Lies | None:
-        """All lies in one table."""
+        """All lies in one table; attacks on data tell none."""
         edges = known.topology.edges().to(known.models.device)
         edges = edges[known.liars[edges[:, 0]]]
-        found = [lies.along(edges) for attack in self.attacks if (lies := attack.forge(known)) is not None]
+        liars = [attack for attack in self.attacks if isinstance(attack, MessageAttack)]
+        found = [lies.along(edges) for attack in liars if (lies := attack.forge(known)) is not None]
         return Lies.join(*found) if found else None

@@ -53,7 +53,7 @@ NOTES = {
     "Dissensus": "every client is pushed away from its benign neighbours",
     "LabelFlip": "malicious clients train on wrong labels",
 }
-ROUNDS = 120
+ROUNDS = 100
 PICTURE = "equipoise-demo.png"
 
 Results: TypeAlias = dict[str, dict[str, eq.History]]
@@ -98,7 +98,7 @@ class Setting:
             malicious=self.malicious,
             total=rounds,
             metrics={"error": self.error},
-            every=max(1, rounds // 24),
+            every=max(1, rounds // 25),
             seed=self.seed,
         )
 
@@ -113,7 +113,7 @@ def run(
     """Train with every rule under every attack, print a table of errors, and save a picture in a folder."""
     setting, results = Setting.draw(seed), Results()
     print("20 clients, 4 of them malicious, each with 10 neighbours on a random graph.")
-    print(f"Handwritten digits, half of what a client has of one class. {rounds} rounds.", flush=True)
+    print(f"Handwritten digits, half of what a client has of one class. Rounds: {rounds}.", flush=True)
     try:
         compare(setting, rounds, rules, attacks, results)
     finally:  # also after Ctrl-C

@@ -21,7 +21,7 @@ def run_each(work: Callable[[int], object], count: int, *, threads: bool = True)
     An error is raised here, and nothing new is begun after it. Without ``threads``, one call follows the other, and
     what torch does with its threads is left to torch.
 
-    >>> from equipoise.parallel import run_each
+    >>> from equipoise.training.parallel import run_each
     >>> squares = torch.zeros(4)
     >>> run_each(lambda i: squares[i].fill_(i * i), 4)
     >>> squares

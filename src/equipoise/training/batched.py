@@ -19,7 +19,7 @@ def apply_stacked(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor
     Inputs are every client's own, ``(c, b, ...)``, or, if ``shared``, the same for all clients, ``(b, ...)``. A linear
     layer is one product of matrices for all clients; what is not known here goes through ``torch.func.vmap``.
 
-    >>> from equipoise.batched import apply_stacked
+    >>> from equipoise.training.batched import apply_stacked
     >>> layer = torch.nn.Linear(1, 1, bias=False)
     >>> apply_stacked(layer, {"weight": torch.tensor([[[2.0]], [[3.0]]])}, torch.ones(2, 4, 1)).squeeze(-1)
     tensor([[2., 2., 2., 2.],

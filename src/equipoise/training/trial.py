@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.inbox import describe
-from equipoise.losses import BatchLoss
-from equipoise.parameters import _entries
-from equipoise.stacked import Replica, Stacked
+from equipoise.parameters import entries_of
+from equipoise.training.losses import BatchLoss
+from equipoise.training.stacked import Replica, Stacked
 
 
 def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> bool:
@@ -44,7 +44,7 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _check_buffers(module: nn.Module, before: dict[str, Tensor], buffers: bool) -> None:
-    own = {entry.name for entry in _entries(module, "model", buffers)}
+    own = {entry.name for entry in entries_of(module, "model", buffers)}
     for name, buffer in module.named_buffers():
         if name not in own and buffer.is_floating_point() and not torch.equal(buffer, before[name]):
             raise ValueError(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from equipoise.attacks.combinations import Only, Together, Window
-from equipoise.examples import Examples, Pair
 from equipoise.randomness import stream
+from equipoise.training.examples import Examples, Pair
 from equipoise.types import Attack, DataAttack
 
 
 def poisoners(attack: Attack, client: int, t: int | None = None) -> tuple[DataAttack, ...]:
     """The attacks that poison a malicious client's data in round t, or in any round, one after the other.
 
-    >>> from equipoise.poisoning import poisoners
+    >>> from equipoise.training.poisoning import poisoners
     >>> flip = eq.attacks.LabelFlip({3: 5})
     >>> poisoners(eq.attacks.Window(flip, start=10, stop=20), client=0, t=9)
     ()

@@ -22,7 +22,7 @@ class BatchLoss:
     ``function(outputs, targets, reduction=reduction)`` returns one number, or, if ``reduction`` is None,
     ``function(outputs, targets)`` does.
 
-    >>> from equipoise.losses import BatchLoss
+    >>> from equipoise.training.losses import BatchLoss
     >>> loss = BatchLoss(torch.nn.functional.mse_loss, "sum")
     >>> loss(torch.tensor([1.0, 2.0]), torch.zeros(2))
     tensor(5.)

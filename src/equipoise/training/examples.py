@@ -30,7 +30,7 @@ class Examples:
     Client i has ``counts[i]`` examples from row ``starts[i]`` on, unless ``instead`` holds other ones for it, as its
     client ``place[i]``; a place of -1 is nowhere.
 
-    >>> from equipoise.examples import Examples
+    >>> from equipoise.training.examples import Examples
     >>> pairs = [(torch.zeros(3, 2), torch.tensor([0, 1, 2])), (torch.ones(1, 2), torch.tensor([9]))]
     >>> examples = Examples.of(pairs)
     >>> x, y = examples.take(torch.tensor([0, 1]), torch.tensor([[2], [0]]))
@@ -121,7 +121,7 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
 
     R. Floyd's algorithm (Bentley and Floyd, *A sample of brilliance*, CACM 1987), for all clients at once.
 
-    >>> from equipoise.examples import draw_positions
+    >>> from equipoise.training.examples import draw_positions
     >>> drawn = draw_positions(torch.tensor([5, 100, 2]), 3, torch.Generator().manual_seed(0))
     >>> drawn.shape, drawn[2]
     (torch.Size([3, 3]), tensor([0, 1, 2]))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.examples import Batch
-from equipoise.losses import BatchLoss
-from equipoise.stacked import Stacked
+from equipoise.training.examples import Batch
+from equipoise.training.losses import BatchLoss
+from equipoise.training.stacked import Stacked
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.batched import apply_stacked, is_linear
 from equipoise.inbox import describe
-from equipoise.parameters import _entries, flatten
+from equipoise.parameters import entries_of, flatten
+from equipoise.training.batched import apply_stacked, is_linear
 
 Way = Literal["loop", "threads", "batched"]
 
@@ -22,7 +22,7 @@ class Stacked:
 
     The module is copied, so that it can be used and changed elsewhere. Several threads may share this object.
 
-    >>> from equipoise.stacked import Stacked
+    >>> from equipoise.training.stacked import Stacked
     >>> architecture = Stacked(torch.nn.Linear(2, 1))
     >>> weights, biases = architecture.parts(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     >>> weights.shape, biases.flatten()
@@ -34,7 +34,7 @@ class Stacked:
     def __init__(self, model: nn.Module, *, buffers: bool = False) -> None:
         like = flatten(model, buffers=buffers)
         self.d, self.dtype, self.device = len(like), like.dtype, like.device
-        for entry in _entries(model, "model", buffers):
+        for entry in entries_of(model, "model", buffers):
             if entry.tensor.dtype != self.dtype:
                 raise ValueError(f"model must have parameters of one dtype, expected {self.dtype}, found {entry}")
         self.model, self.buffers = deepcopy(model), buffers
@@ -64,7 +64,7 @@ class Stacked:
         return [piece.view(piece.shape[:-1] + shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
     def apply(self, parts: list[Tensor], x: Tensor, *, shared: bool = False) -> Tensor:
-        """The outputs of all clients at once: see :func:`equipoise.batched.apply_stacked`."""
+        """The outputs of all clients at once: see :func:`equipoise.training.batched.apply_stacked`."""
         named = {name: parts[i] for name, i in self._places.items()}
         with self.replica() as replica:
             return apply_stacked(replica.module, named, x, shared=shared)
@@ -124,7 +124,7 @@ class Replica:
     def __init__(self, model: nn.Module, buffers: bool) -> None:
         self.module = deepcopy(model)
         self.vector = flatten(model, buffers=buffers)
-        tensors = [entry.tensor for entry in _entries(self.module, "model", buffers)]
+        tensors = [entry.tensor for entry in entries_of(self.module, "model", buffers)]
         for tensor, part in zip(tensors, self.vector.split([x.numel() for x in tensors]), strict=True):
             tensor.data = part.view(tensor.shape)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
