@@ -104,6 +104,22 @@ def test_trimmed_means(count: int, d: int, dtype: torch.dtype, place: tuple[int,
     assert out[2].isnan().all()  # nobody asked for it
 
 
+@given(count=st.integers(2, 30), d=st.sampled_from([1, 5, 8, 31, 32, 70]), dtype=dtypes, data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_trimmed_means_without_one_of_all(count: int, d: int, dtype: torch.dtype, data: st.DataObject) -> None:
+    trim = data.draw(st.integers(0, (count - 2) // 2))
+    values = matrix(count + 1, d, dtype, offset=3, gap=2, seed=count)
+    values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
+    rows = torch.arange(1, count + 1)
+    out = torch.full((count + 1, d), torch.nan, dtype=dtype)
+    native.trimmed_means_but_one(values, rows, rows, trim, out, rows - 1)
+    for r in rows.tolist():
+        others = values[[i for i in rows.tolist() if i != r]].double().sort(0).values
+        expected = others[trim : count - 1 - trim].mean(0)
+        torch.testing.assert_close(out[r - 1].double(), expected, rtol=1e-5, atol=1e-6)
+    assert out[count].isnan().all()
+
+
 def test_huge_values_do_not_overflow() -> None:
     values = torch.full((4, 20), 3e38)
     out = torch.empty(1, 20)

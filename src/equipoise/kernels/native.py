@@ -20,19 +20,23 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.blocks import column_blocks
-from equipoise.kernels.networks import Network, middle
+from equipoise.kernels.networks import Network, middle, sorting
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
-MATRIX = (POINTER, INTEGER)  # and the distance of its rows
+ARRAY = MATRIX = (POINTER, INTEGER)  # and its length, or the distance of its rows
 RANGE = (INTEGER, INTEGER)
+PAIRS = (*MATRIX, *MATRIX, POINTER, POINTER, INTEGER, INTEGER, POINTER)
+NETWORK = (*ARRAY, POINTER)
 ARGUMENTS = {
-    "squares": (*MATRIX, *MATRIX, POINTER, POINTER, INTEGER, INTEGER, POINTER),
-    "products": (*MATRIX, *MATRIX, POINTER, POINTER, INTEGER, INTEGER, POINTER),
+    "squares": PAIRS,
+    "products": PAIRS,
     "sums": (*MATRIX, POINTER, POINTER, POINTER, INTEGER, *RANGE, *MATRIX),
-    "middle": (*MATRIX, POINTER, *[INTEGER] * 3, POINTER, INTEGER, POINTER, *RANGE, *MATRIX, POINTER),
+    "middle": (*MATRIX, *ARRAY, INTEGER, INTEGER, *NETWORK, *RANGE, *MATRIX, POINTER),
+    "leave_out": (*MATRIX, *ARRAY, *ARRAY, INTEGER, *NETWORK, *RANGE, *MATRIX, POINTER),
 }
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 LARGEST = 512  # values in one network
+STRIP = 256  # columns that the library combines at a time
 ALONE = 1 << 18  # elements below which threads cost more than they save
 
 
@@ -109,7 +113,7 @@ def weighted_sums(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight:
         edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
         call(*_matrix(bank), *edges, n, part.start, part.stop, *_matrix(out))
 
-    _in_threads(run, bank.shape[1], len(rows) + n)
+    _in_threads(run, bank.shape[1], len(rows) + n, STRIP)
 
 
 def trimmed_means(bank: Tensor, rows: Tensor, trim: int, out: Tensor, receivers: Tensor) -> None:
@@ -125,7 +129,25 @@ def trimmed_means(bank: Tensor, rows: Tensor, trim: int, out: Tensor, receivers:
         which = (rows.data_ptr(), len(rows), count, trim)
         call(*_matrix(bank), *which, *network, part.start, part.stop, *_matrix(out), receivers.data_ptr())
 
-    _in_threads(run, bank.shape[1], rows.numel())
+    _in_threads(run, bank.shape[1], rows.numel(), STRIP)
+
+
+def trimmed_means_but_one(
+    bank: Tensor, rows: Tensor, left_out: Tensor, trim: int, out: Tensor, receivers: Tensor
+) -> None:
+    """``out[receivers[r]]``: trimmed mean of ``bank[rows]`` without ``bank[left_out[r]]``, which is one of them."""
+    rows, left_out, receivers = rows.contiguous(), left_out.contiguous(), receivers.contiguous()
+    call = _function("leave_out", bank)
+    steps, kept = _encoded(sorting(len(rows), trim))
+
+    def run(part: slice) -> None:
+        network = (steps.data_ptr(), len(steps), kept.data_ptr())
+        for some in column_blocks(len(receivers), LARGEST):
+            missing, results = left_out[some], receivers[some]
+            which = (rows.data_ptr(), len(rows), missing.data_ptr(), len(missing), trim)
+            call(*_matrix(bank), *which, *network, part.start, part.stop, *_matrix(out), results.data_ptr())
+
+    _in_threads(run, bank.shape[1], len(steps) + len(receivers), STRIP)
 
 
 @lru_cache(maxsize=256)
@@ -148,12 +170,16 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="equipoise")
 
 
-def _in_threads(run: Callable[[slice], None], size: int, cost: int) -> None:
-    """Run over ``range(size)``, in as many parts as torch has threads; ctypes lets go of the interpreter meanwhile."""
+def _in_threads(run: Callable[[slice], None], size: int, cost: int, step: int = 1) -> None:
+    """Run over ``range(size)``, in as many parts as torch has threads; ctypes lets go of the interpreter meanwhile.
+
+    Parts start at multiples of ``step``, so that no column is computed in another way because there are threads.
+    """
     threads = min(torch.get_num_threads(), size)
     if threads < 2 or size * cost < ALONE:
         if size:
             run(slice(0, size))
         return
-    for done in [_pool(threads).submit(run, part) for part in column_blocks(size, -(-size // threads))]:
+    width = -(-size // (threads * step)) * step
+    for done in [_pool(threads).submit(run, part) for part in column_blocks(size, width)]:
         done.result()

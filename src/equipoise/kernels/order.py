@@ -79,6 +79,9 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
     union = heard.rows.unique()
     network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
+    if left_out is not None and len(union) <= native.LARGEST and native.serves(bank, result):
+        native.trimmed_means_but_one(bank, union, left_out, heard.trim, result, heard.receivers)
+        return
     for columns in column_blocks(bank.shape[1], WIDTH // 3):
         part = block(bank, columns)
         views, buffers = part.unbind(), part.new_empty(len(union) + 1, part.shape[1]).unbind()

@@ -41,6 +41,7 @@ enum { BASELINE, AVX2, AVX512, SETS };
 #define MULADD(a, b, c) ((a) * (b) + (c))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) < (b) ? (b) : (a))
+#define WHERE_LESS(a, b, yes, no) ((a) < (b) ? (yes) : (no))
 #include "kernels.inc"
 #undef T
 #undef SUFFIX
@@ -62,6 +63,7 @@ enum { BASELINE, AVX2, AVX512, SETS };
 #undef MULADD
 #undef MIN
 #undef MAX
+#undef WHERE_LESS
 #undef ISA
 #undef TARGET
 
@@ -137,6 +139,13 @@ EXPORT int eq_use_instructions(int wanted) {
                               int64_t from, int64_t to, T *out, int64_t out_stride, const int64_t *out_rows) {         \
         CHOOSE(middle_##S, bank, stride, rows, receivers, count, trim, steps, step_count, kept, from, to, out,         \
                out_stride, out_rows)                                                                                   \
+    }                                                                                                                  \
+    EXPORT void eq_leave_out_##S(const T *bank, int64_t stride, const int64_t *rows, int64_t count,                    \
+                                 const int64_t *left_out, int64_t receivers, int64_t trim, const int32_t *steps,       \
+                                 int64_t step_count, const int32_t *kept, int64_t from, int64_t to, T *out,            \
+                                 int64_t out_stride, const int64_t *out_rows) {                                        \
+        CHOOSE(leave_out_##S, bank, stride, rows, count, left_out, receivers, trim, steps, step_count, kept, from, to, \
+               out, out_stride, out_rows)                                                                              \
     }
 
 EXPORTED(float, f32)
