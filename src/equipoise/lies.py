@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.inbox import describe
+from equipoise.kernels.blocks import new_output
 
 Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
@@ -176,7 +177,7 @@ class Lies:
         honest = mask & ~lied
         kept, kept_slots = _renumber(senders[honest], len(models))
         told, told_slots = _renumber(which[lied], len(self.rows))
-        bank = models.new_empty(len(kept) + len(told), models.shape[1])
+        bank = new_output(models, len(kept) + len(told), models.shape[1])
         torch.index_select(models, 0, kept, out=bank[: len(kept)])
         torch.index_select(self.rows, 0, told, out=bank[len(kept) :])
         slots = torch.zeros_like(senders)

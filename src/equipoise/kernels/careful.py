@@ -31,11 +31,14 @@ def careful_norms(x: Tensor, rows: Tensor) -> Tensor:
 def careful_distances(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor) -> Tensor:
     """``||a[a_rows] - b[b_rows]||`` pair by pair; ``sizes`` is the larger norm of each pair."""
     scale = _power_of_two(sizes)
+    moderate = bool(((scale > 1e-100) & (scale < 1e100)).all())  # then squares fit a float64 as they are
     squares = torch.zeros_like(sizes)
     for part, columns in _pair_blocks(len(sizes), a.shape[1]):
-        left, right = a[a_rows[part], columns].double(), b[b_rows[part], columns].double()
-        squares[part] += (left / scale[part, None]).sub_(right / scale[part, None]).square_().sum(1)
-    return scale * squares.sqrt()
+        left, right = (x[:, columns].index_select(0, rows[part]).double() for x, rows in ((a, a_rows), (b, b_rows)))
+        if not moderate:
+            left, right = left / scale[part, None], right / scale[part, None]
+        squares[part] += left.sub_(right).square_().sum(1)
+    return squares.sqrt() if moderate else scale * squares.sqrt()
 
 
 def careful_cosines(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norms: Tensor, b_norms: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ def careful_cosines(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norm
 
 
 def _pair_blocks(pairs: int, d: int) -> list[tuple[slice, slice]]:
-    width = min(WIDTH, max(d, 1))
+    width = min(max(WIDTH, TILE // (2 * max(pairs, 1))), max(d, 1))
     return [(part, columns) for part in chunks(pairs, width, TILE // 2) for columns in column_blocks(d, width)]
 
 
