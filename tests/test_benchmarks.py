@@ -14,6 +14,7 @@ from torch import Tensor
 import equipoise as eq
 from benchmarks import attacks as attack_times
 from benchmarks import kernels, naive
+from benchmarks import rounds as round_times
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 GRAPHS = {
@@ -242,3 +243,18 @@ def test_attacks_that_cost_too_much_are_named() -> None:
     assert attack_times.too_slow(times) == ["LIE"]
     search = {"forge": 2.0, "aggregate": 1.9 / attack_times.MOST}
     assert attack_times.too_slow({"Adaptive": search}) == ["Adaptive"]
+
+
+def test_the_benchmark_of_rounds_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = ["--rules", "FedAvg", "--sizes", "30", "--features", "4", "--classes", "2", "--rounds", "1"]
+    assert round_times.main([*few, "--json", str(tmp_path / "times.json")]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert "| FedAvg |" in printed
+    assert "| 30 | 10 |" in printed
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert set(times["phases"]["FedAvg"]) == set(round_times.PHASES)
+    assert times["scale"]["30"]["seconds"] > 0
+
+
+def test_the_share_of_everything_but_training() -> None:
+    assert round_times.overhead({"train": 3.0, "aggregate": 0.5, "mix": 0.5}) == 0.25
