@@ -18,19 +18,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
+from benchmarks import kernels
 
-RULES: dict[str, Any] = {
-    "FedAvg": eq.FedAvg(),
-    "Krum": eq.Krum(),
-    "TrimmedMean": eq.TrimmedMean(),
-    "Median": eq.Median(),
-    "FLTrust": eq.FLTrust(),
-    "UBAR": eq.UBAR(),
-    "LEARN": eq.LEARN(),
-    "SCClip": eq.SCClip(),
-    "Balance": eq.Balance(),
-    "BalanceMedian": eq.BalanceMedian(),
-}
+RULES: dict[str, Any] = {**kernels.RULES, "LEARN": eq.LEARN()}
 CHEAP = ("FedAvg", "Balance", "SCClip", "FLTrust", "Krum")
 SHARE = 0.15  # of a round that everything but training may take, with these rules
 PHASES = ("train", "forge", "deliver", "aggregate", "mix", "bookkeeping")

@@ -829,7 +829,7 @@ def test_feature_attacks_on_the_paper_s_network() -> None:
     assert accepted(near, "malicious") == [1.0] * 6
     assert accepted(far, "malicious") == [0.0] * 6
     assert accepted(near, "benign") == accepted(far, "benign") == [1.0] * 6
-    assert not far.models[far.malicious].double().norm(dim=1).max() < 1e5  # it may be NaN
+    assert not far.models[far.malicious].double().norm(dim=1).max() < 1e4  # it may be NaN
     assert length(far) == pytest.approx(length(near), rel=0.01)
 
 

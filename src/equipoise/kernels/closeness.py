@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels.blocks import chunks, same_rows
 from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
-from equipoise.kernels.edges import edge_distances, edge_products, unordered
+from equipoise.kernels.edges import SHORT, edge_distances, edge_products, pair_distances, unordered
 from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
 from equipoise.kernels.size import is_tame, norms
 
@@ -42,6 +42,10 @@ def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     ):
         squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
         fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
+        if own.shape[1] > SHORT:  # differences of close models are exact enough in float32
+            close = doubtful & is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows]
+            fast[close] = pair_distances(own, receivers[close], inbox.bank, rows[close])
+            doubtful &= ~(close & is_tame(fast, own))
     else:
         fast = edge_distances(own, inbox)[receivers, columns]
         doubtful = ~(is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows] & is_tame(fast, own))

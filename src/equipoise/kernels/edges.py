@@ -80,12 +80,30 @@ def _long_models(
 ) -> Tensor:
     """(n, k) sums of ``term(total(pair(message, own)))``, totals taken over `SUM` columns each."""
     receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
+    sums = _over_pairs(own, receivers, inbox.bank, inbox.slots[receivers, columns], pair, total, term)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+    return result.index_put_((receivers, columns), sums)
+
+
+def pair_distances(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor) -> Tensor:
+    """(p,) ``||own[receivers] - bank[rows]||`` in float64 from differences, for a few pairs of long models."""
+    return _over_pairs(own, receivers, bank, rows, torch.sub, torch.linalg.vector_norm, torch.square).sqrt_()
+
+
+def _over_pairs(
+    own: Tensor,
+    receivers: Tensor,
+    bank: Tensor,
+    rows: Tensor,
+    pair: Callable[..., Tensor],
+    total: Callable[..., Tensor],
+    term: Callable[[Tensor], Tensor],
+) -> Tensor:
+    sums = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
     for part in column_blocks(own.shape[1], WIDTH):
-        totals = _totals(block(own, part), receivers, block(inbox.bank, part), rows, pair, total)
-        result[receivers, columns] += term(totals.double()).sum(1)
-    return result
+        totals = _totals(block(own, part), receivers, block(bank, part), rows, pair, total)
+        sums += term(totals.double()).sum(1)
+    return sums
 
 
 def _totals(
