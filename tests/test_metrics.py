@@ -330,6 +330,13 @@ def test_what_a_client_sends_itself_does_not_count():
     assert rates == (0.0, 0.0)
 
 
+def test_clients_whose_rule_has_no_weights_do_not_count():
+    models = torch.ones(3, 1)
+    inbox = Topology.complete(3).deliver(models)
+    out = eq.PerClient([eq.FedAvg(), eq.Median(), eq.Median()])(models, inbox)
+    assert acceptance(out.weights, inbox, malicious=[2]) == (1.0, 1.0)
+
+
 def test_without_weights_nothing_is_known():
     inbox = Topology.ring(3).deliver(torch.ones(3, 1))
     assert acceptance(None, inbox, malicious=[0]) is None

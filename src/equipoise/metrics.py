@@ -212,7 +212,8 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
     """Which fraction of the messages to benign clients had a weight above 0: of benign, and of malicious senders.
 
     Every message that was sent counts, also one that a rule does not look at because it is not finite; what a client
-    sends itself does not. NaN where there is no such message; None for a rule without weights.
+    sends itself does not, nor what went to a client of `PerClient` whose rule has no weights. NaN where there is no
+    such message; None for a rule without weights.
 
     >>> inbox = eq.Topology.complete(3).deliver(torch.ones(3, 1))
     >>> eq.metrics.acceptance(torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]), inbox, malicious=[2])
@@ -226,7 +227,7 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
         )
     liars = as_mask(malicious, inbox.n).to(inbox.mask.device)
     receivers = torch.arange(inbox.n, device=liars.device)[:, None]
-    counted = inbox.mask & ~liars[:, None] & (inbox.senders != receivers)
+    counted = inbox.mask & ~liars[:, None] & (inbox.senders != receivers) & ~weights.isnan()
     from_liars = liars[inbox.senders.where(inbox.mask, 0)]
     return _share(weights > 0, counted & ~from_liars), _share(weights > 0, counted & from_liars)
 

@@ -17,7 +17,8 @@ ValueT = TypeVar("ValueT")
 class EachRound(Generic[ValueT]):
     """A setting that is drawn anew in every round: ``draw(t, generator)`` returns it.
 
-    The generator depends on the simulator's seed and on the round alone. In the BALANCE paper, clients that disconnect
+    The generator depends on the simulator's seed, on the round and on the setting's name: ``topology``, ``rule`` or
+    ``alpha``. In the BALANCE paper, clients that disconnect
     are ``EachRound(lambda t, generator: graph.drop(0.2, generator))``, Case II is ``EachRound(lambda t, generator:
     torch.rand(n, generator=generator))`` for alpha, and Case IV draws a `PerClient` rule.
 
