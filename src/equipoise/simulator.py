@@ -122,18 +122,17 @@ class Simulator:
     def step(self) -> Round:
         """One round; returns its record, which is also added to the history. Nothing changes if it fails."""
         self._seconds = {}
-        with self._restored_on_error(), self._phase("step"):
+        with self._restored_on_error():
             t, topology, rule, alpha = self.t, self._topology(), self._rule(), self._alpha()
             with self._phase("train"):
                 trained = self._trained(t)
-            own, out, sent = trained, Aggregated(trained), None
+            exchange, own, out = None, trained, Aggregated(trained)
             if rule is not None:
                 exchange = Exchange(self, topology, rule, self._inputs(t, topology, rule, trained))
                 own, out = exchange.converse(trained)
-                sent = exchange
             with self._phase("mix"):
                 models = own if rule is None else mix(own, out.model, alpha)
-            record = self._record(t, models, out, sent)
+            record = self._record(t, models, out, exchange)
             self.history.add(record)
             self.models, self.t, self.state = models, t + 1, out.state
         return record

@@ -37,7 +37,7 @@ class Adaptive:
 
     ``mode="max"`` finds the largest :math:`\gamma_i` that is accepted, by bisection on the rule itself: all malicious
     messages of the victim have weight, or, for a rule that takes one message, one of them does. A rule without weights
-    accepts something of everything: there it is the smallest :math:`\gamma_i` that does the largest damage,
+    accepts something of everything: there it is the smallest :math:`\gamma_i` that does the largest damage of a grid,
     :math:`\|\mathrm{AGG}_i - \mu_i\|`, to 1 part in 1,000. A rule that rejects nothing gets
     :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. Where the mean itself is rejected, the search starts from the point
     of the ray that is closest to the victim's model, then looks at a grid of 31 strengths; if none of them is accepted,
@@ -119,14 +119,22 @@ class Trial:
         unit = _per_unit(self.mean, self.direction)
         harmless = self.outcome(torch.zeros_like(unit))
         if harmless.weights is None:
-            worst = self.damage(self.outcome(unit * FARTHEST))
-            return self._bisected(unit * 0, unit * FARTHEST, lambda out: self.damage(out) < worst * (1 - 1e-3))[1]
+            return self._most_harmful(unit)
         start, good = torch.zeros_like(unit), self.accepted(harmless)
         if not good.all():
             closest = self._closest()
             nearby = self.accepted(self.outcome(closest))
             start, good = closest.where(nearby & ~good, 0.0), good | nearby
         return self._bisected(*self._bracket(start, good, unit), self.accepted)[0]
+
+    def _most_harmful(self, unit: Tensor) -> Tensor:
+        """(a,) the smallest strength that does nearly the largest damage on the grid; 0 may be the worst."""
+        found = torch.stack([self.damage(self.outcome(unit * step)) for step in GRID])
+        enough = found.amax(0) * (1 - 1e-3)
+        nearest = len(GRID) - 1 - (found >= enough).flip(0).to(torch.int8).argmax(0)
+        grid = found.new_tensor([*GRID, 0.0])
+        low, high = unit * grid[nearest + 1], unit * grid[nearest]
+        return self._bisected(low, high, lambda out: self.damage(out) < enough)[1]
 
     def _closest(self) -> Tensor:
         """(a,) the strength that brings the lie closest to the victim's own, the mean one's if there is one crowd.

@@ -125,7 +125,10 @@ def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
     size = kernels.norms(direction)
     lengths = inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
     products = kernels.cosines(direction, inbox, size) * size[:, None] * lengths
-    return ((direction.double() * base.double()).sum(1)[:, None] - products).where(inbox.present, 0)
+    along = torch.zeros_like(size)
+    for part in column_blocks(base.shape[1], max(2048, TILE // len(base))):
+        along += (direction[:, part].double() * base[:, part]).sum(1)
+    return (along[:, None] - products).where(inbox.present, 0)
 
 
 def by_columns(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT, Knowledge], Lies | None]:
