@@ -247,7 +247,7 @@ def test_attacks_that_cost_too_much_are_named() -> None:
 
 def test_the_benchmark_of_rounds_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     few = ["--rules", "FedAvg", "--sizes", "30", "--features", "4", "--classes", "2", "--rounds", "1"]
-    assert round_times.main([*few, "--json", str(tmp_path / "times.json")]) in (0, 1)
+    round_times.main([*few, "--json", str(tmp_path / "times.json")])
     printed = capsys.readouterr().out
     assert "| FedAvg |" in printed
     assert "| 30 | 10 |" in printed

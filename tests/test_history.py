@@ -17,7 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.history import History, Round, write_atomically
+from equipoise.history import History, Round
+from equipoise.replacing import replacing
 
 NAN, INF = math.nan, math.inf
 
@@ -465,13 +466,14 @@ def test_what_is_half_written_has_another_name(tmp_path: Path, monkeypatch: pyte
     path.write_text("old", encoding="utf-8")
     seen: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: seen.append(path.read_text(encoding="utf-8")))
-    write_atomically(path, "new\n")
+    with replacing(path) as file:
+        file.write(b"new\n")
     assert seen == ["old"]
     assert path.read_bytes() == b"new\n"
 
 
 def test_a_folder_in_the_way_stays(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(OSError, match="run"):
-        write_atomically(tmp_path / "run", "text")
+    with pytest.raises(OSError, match=r"history could not be saved: .*run"):
+        History(2).to_csv(tmp_path / "run")
     assert [file.name for file in tmp_path.iterdir()] == ["run"]

@@ -5,22 +5,17 @@ A checkpoint is a zip archive of ``about.json`` and of arrays, which ``numpy.loa
 
 from __future__ import annotations
 
-import glob
 import io
 import json
-import os
 import re
-import time
-import uuid
 import zipfile
 import zlib
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,15 +24,14 @@ from torch import Tensor
 from equipoise.history import History, Round
 from equipoise.inbox import describe
 from equipoise.random_graphs import check_count
+from equipoise.replacing import replacing
 from equipoise.topology import Topology
-from equipoise.trainers import LocalSGD
 
 if TYPE_CHECKING:
     from equipoise.simulator import Simulator
 
 FORMAT = 1
 ABOUT = "about.json"
-ABANDONED = 3600.0  # seconds after which nobody is still writing a file
 SHOWN = 100  # characters of a setting in an error
 
 
@@ -92,7 +86,7 @@ def save(path: str | Path, simulator: Simulator) -> None:
         "stateful": simulator.state is not None,
         "dtypes": {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()},
     }
-    with _replacing(Path(path).resolve()) as file, zipfile.ZipFile(file, "w") as archive:
+    with replacing(path, "checkpoint") as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(ABOUT, json.dumps(about))
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -141,9 +135,6 @@ def _written(setting: object) -> str:
         return f"{describe(setting)} with checksum {zlib.crc32(_as_array(setting).tobytes()):08x}"
     if isinstance(setting, Topology):
         return f"{setting}, senders {_written(setting.senders)}"
-    if isinstance(setting, LocalSGD):
-        names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "way")
-        return f"LocalSGD({', '.join(f'{name}={_written(getattr(setting, name))}' for name in names)})"
     return re.sub(" at 0x[0-9A-Fa-f]+", "", repr(setting))
 
 
@@ -221,32 +212,6 @@ def _unpacked(packed: dict[str, Any], numbers: Tensor, n: int) -> Iterator[Round
 
 
 # Files
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of another when it is complete and on the disk, and not before."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _delete_abandoned(path)
-    except OSError as error:
-        raise OSError(error.errno, f"checkpoint could not be saved: {error.strerror}", str(path)) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _delete_abandoned(path: Path) -> None:
-    """Delete what runs left that were killed while they wrote."""
-    for part in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.part"):
-        with suppress(OSError):  # somebody else was faster
-            if time.time() - part.stat().st_mtime > ABANDONED:
-                part.unlink()
 
 
 def _read(path: str | Path, device: torch.device) -> _Content:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from equipoise.lies import Clients, as_mask
 from equipoise.random_graphs import check_count
+from equipoise.replacing import replacing
 
 FORMAT = 1  # of saved histories
 COLUMNS = ("round", "client", "malicious", "metric", "value")  # of the tidy table
@@ -270,7 +271,7 @@ class History:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(self._rows())
-        write_atomically(path, text.getvalue())
+        _write(path, text.getvalue())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as strict JSON has it; :meth:`from_dict` reads it back exactly."""
@@ -281,7 +282,7 @@ class History:
         """Write everything as strict JSON, a line for each round; what is not finite is the string nan, inf or -inf."""
         data = self.to_dict()
         rounds = ",\n".join(json.dumps(one, allow_nan=False) for one in data.pop("rounds"))
-        write_atomically(path, f'{json.dumps(data)[:-1]}, "rounds": [\n{rounds}\n]}}\n')
+        _write(path, f'{json.dumps(data)[:-1]}, "rounds": [\n{rounds}\n]}}\n')
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> History:
@@ -309,18 +310,9 @@ class History:
             raise ValueError(f"{os.fspath(path)} is not a history that to_json wrote: {error}") from error
 
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file as a whole: whoever is interrupted, or looks meanwhile, finds the old file or the new one."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    with replacing(path, "history") as file:
+        file.write(text.encode())
 
 
 def _maximum(values: list[float]) -> float:

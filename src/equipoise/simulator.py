@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise import checkpoints, kernels
+from equipoise.attacks.combinations import poisoners
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.exchange import converse
 from equipoise.history import History, Round
@@ -24,7 +25,6 @@ from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 from equipoise.schedule import EachRound
 from equipoise.topology import Topology
-from equipoise.training.poisoning import poisoners
 from equipoise.types import Aggregated, Aggregator, Attack, MessageAttack, MultiExchange, RoundInputs, Trainer
 
 Rule = Aggregator | MultiExchange

@@ -134,6 +134,10 @@ class LocalSGD:
         descent = Descent(self._training, self.loss, self.lr, self.momentum, models, models.clone())
         descent.together(Batch(two.to(models.device), x, y))
 
+    def __repr__(self) -> str:
+        names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "way")
+        return f"LocalSGD({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     @property
     def samples(self) -> Tensor:
         """(n,) how many examples every client has; what poisoning adds is not counted."""

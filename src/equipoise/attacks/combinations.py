@@ -36,6 +36,10 @@ class Window:
         """Whether round t is in the window."""
         return self.start <= t < self.stop
 
+    def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
+        """Those of the attack, in its rounds."""
+        return poisoners(self.attack, client, t) if t is None or self.active(t) else ()
+
     def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """What the attack makes of the data in its rounds."""
         return self.attack.poison(x, y, generator=generator) if isinstance(self.attack, DataAttack) else (x, y)
@@ -59,6 +63,10 @@ class Only:
 
     attack: Attack
     clients: tuple[int, ...]
+
+    def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
+        """Those of the attack, on its clients."""
+        return poisoners(self.attack, client, t) if client in self.clients else ()
 
     def forge(self, known: Knowledge) -> Lies | None:
         """The attack's lies along the edges that leave these clients; none if it is one on data."""
@@ -86,6 +94,10 @@ class Together:
     def __init__(self, *attacks: Attack) -> None:
         object.__setattr__(self, "attacks", attacks)
 
+    def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
+        """Those of all attacks, in their order."""
+        return tuple(found for attack in self.attacks for found in poisoners(attack, client, t))
+
     def forge(self, known: Knowledge) -> Lies | None:
         """All lies in one table; attacks on data tell none."""
         edges = known.topology.edges().to(known.models.device)
@@ -93,3 +105,20 @@ class Together:
         liars = [attack for attack in self.attacks if isinstance(attack, MessageAttack)]
         found = [lies.along(edges) for attack in liars if (lies := attack.forge(known)) is not None]
         return Lies.join(*found) if found else None
+
+
+def poisoners(attack: Attack, client: int, t: int | None = None) -> tuple[DataAttack, ...]:
+    """The attacks that poison a malicious client's data in round t, or in any round, one after the other.
+
+    An attack that is made of others, like those above, says so in a method of this name.
+
+    >>> flip = eq.attacks.LabelFlip({3: 5})
+    >>> eq.attacks.poisoners(eq.attacks.Window(flip, start=10, stop=20), client=0, t=9)
+    ()
+    >>> eq.attacks.poisoners(eq.attacks.Window(flip, start=10, stop=20), client=0, t=10) == (flip,)
+    True
+    """
+    if hasattr(attack, "poisoners"):
+        found: tuple[DataAttack, ...] = attack.poisoners(client, t)
+        return found
+    return (attack,) if isinstance(attack, DataAttack) else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
     if native.serves(own, inbox.bank):
         return _natively(own, inbox, native.squared_differences).sqrt_()
     if own.shape[1] > SHORT:
-        return _long_models(own, inbox, torch.sub, torch.linalg.vector_norm, torch.square).sqrt_()
+        return _long_models(own, inbox, DISTANCES).sqrt_()
     squares = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     for receivers, columns, mine, messages in _short_models(own, inbox):
         lengths: Tensor = torch.linalg.vector_norm(in_sums(messages.sub_(mine)), dim=3)
@@ -36,7 +36,7 @@ def edge_products(own: Tensor, inbox: Inbox) -> Tensor:
     if native.serves(own, inbox.bank):
         return _natively(own, inbox, native.products)
     if own.shape[1] > SHORT:
-        return _long_models(own, inbox, torch.mul, torch.sum, torch.positive)
+        return _long_models(own, inbox, PRODUCTS)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     for receivers, columns, mine, messages in _short_models(own, inbox):
         result[receivers, columns] = (messages @ mine.mT).double().squeeze(2)
@@ -71,55 +71,46 @@ def _short_models(own: Tensor, inbox: Inbox) -> Iterator[tuple[Tensor, Tensor, T
             yield receivers, group.columns[some], gather(own, receivers, whole), messages
 
 
-def _long_models(
-    own: Tensor,
-    inbox: Inbox,
-    pair: Callable[..., Tensor],
-    total: Callable[..., Tensor],
-    term: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """(n, k) sums of ``term(total(pair(message, own)))``, totals taken over `SUM` columns each."""
+def pair_distances(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor) -> Tensor:
+    """(p,) ``||own[receivers] - bank[rows]||`` in float64 from differences, for a few pairs of long models."""
+    return _over_pairs(own, receivers, bank, rows, DISTANCES).sqrt_()
+
+
+class Measure(NamedTuple):
+    """A sum over columns: of ``term(total(pair(message, own)))``, totals taken over `SUM` columns each."""
+
+    pair: Callable[..., Tensor]
+    total: Callable[..., Tensor]
+    term: Callable[[Tensor], Tensor]
+
+
+DISTANCES = Measure(torch.sub, torch.linalg.vector_norm, torch.square)
+PRODUCTS = Measure(torch.mul, torch.sum, torch.positive)
+
+
+def _long_models(own: Tensor, inbox: Inbox, measure: Measure) -> Tensor:
+    """(n, k) a measure along every edge."""
     receivers, columns = inbox.present.nonzero(as_tuple=True)
-    sums = _over_pairs(own, receivers, inbox.bank, inbox.slots[receivers, columns], pair, total, term)
+    sums = _over_pairs(own, receivers, inbox.bank, inbox.slots[receivers, columns], measure)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     return result.index_put_((receivers, columns), sums)
 
 
-def pair_distances(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor) -> Tensor:
-    """(p,) ``||own[receivers] - bank[rows]||`` in float64 from differences, for a few pairs of long models."""
-    return _over_pairs(own, receivers, bank, rows, torch.sub, torch.linalg.vector_norm, torch.square).sqrt_()
-
-
-def _over_pairs(
-    own: Tensor,
-    receivers: Tensor,
-    bank: Tensor,
-    rows: Tensor,
-    pair: Callable[..., Tensor],
-    total: Callable[..., Tensor],
-    term: Callable[[Tensor], Tensor],
-) -> Tensor:
+def _over_pairs(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure: Measure) -> Tensor:
     sums = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
     for part in column_blocks(own.shape[1], WIDTH):
-        totals = _totals(block(own, part), receivers, block(bank, part), rows, pair, total)
-        sums += term(totals.double()).sum(1)
+        totals = _totals(block(own, part), receivers, block(bank, part), rows, measure)
+        sums += measure.term(totals.double()).sum(1)
     return sums
 
 
-def _totals(
-    own: Tensor,
-    receivers: Tensor,
-    bank: Tensor,
-    rows: Tensor,
-    pair: Callable[..., Tensor],
-    total: Callable[..., Tensor],
-) -> Tensor:
+def _totals(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure: Measure) -> Tensor:
     """(edges, parts) ``total(pair(message, own))``, edge by edge on views: nothing is gathered."""
     mine, messages = own.unbind(), bank.unbind()
     padded = own.new_zeros(-(-own.shape[1] // SUM), SUM)
     pairs = padded.view(-1)[: own.shape[1]]
     totals = own.new_empty(len(rows), len(padded))
     for receiver, row, result in zip(receivers.tolist(), rows.tolist(), totals.unbind(), strict=True):
-        pair(messages[row], mine[receiver], out=pairs)
-        total(padded, dim=1, out=result)
+        measure.pair(messages[row], mine[receiver], out=pairs)
+        measure.total(padded, dim=1, out=result)
     return totals

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from equipoise.attacks.combinations import Only, Together, Window
+from equipoise.attacks.combinations import poisoners
 from equipoise.randomness import stream
 from equipoise.training.examples import Examples, Pair
 from equipoise.types import Attack, DataAttack
-
-
-def poisoners(attack: Attack, client: int, t: int | None = None) -> tuple[DataAttack, ...]:
-    """The attacks that poison a malicious client's data in round t, or in any round, one after the other.
-
-    >>> from equipoise.training.poisoning import poisoners
-    >>> flip = eq.attacks.LabelFlip({3: 5})
-    >>> poisoners(eq.attacks.Window(flip, start=10, stop=20), client=0, t=9)
-    ()
-    >>> poisoners(eq.attacks.Window(flip, start=10, stop=20), client=0, t=10) == (flip,)
-    True
-    """
-    match attack:
-        case Window():
-            return poisoners(attack.attack, client, t) if t is None or attack.active(t) else ()
-        case Only():
-            return poisoners(attack.attack, client, t) if client in attack.clients else ()
-        case Together():
-            return tuple(found for part in attack.attacks for found in poisoners(part, client, t))
-    return (attack,) if isinstance(attack, DataAttack) else ()
 
 
 class Poisoning:
