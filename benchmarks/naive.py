@@ -8,13 +8,30 @@ is finite and every client has some.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Aggregate = Callable[[Tensor, Tensor], Tensor]
+
+def gathered(models: Tensor, rows: Tensor) -> Tensor:
+    """(k, d) a copy of what is received, as one matrix."""
+    return models[rows]
+
+
+def listed(models: Tensor, rows: Tensor) -> list[Tensor]:
+    """Views of what is received, for who takes a list and so needs no copy."""
+    return [models[row] for row in rows.tolist()]
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """The aggregate of one client, and in which form it takes what is received."""
+
+    aggregate: Callable[[Tensor, Any], Tensor]
+    gather: Callable[[Tensor, Tensor], Iterable[Tensor]] = gathered
 
 
 def fedavg(own: Tensor, received: Tensor, **_: Any) -> Tensor:
@@ -90,9 +107,9 @@ RULES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def each_client(aggregate: Aggregate, models: Tensor, senders: Tensor, receivers: Sequence[int]) -> Tensor:
+def each_client(opponent: Opponent, models: Tensor, senders: Tensor, receivers: Sequence[int]) -> Tensor:
     """(len(receivers), d) the aggregates of some clients, of which client i hears ``senders[i]``."""
     result = models.new_empty(len(receivers), models.shape[1])
     for row, i in zip(result, receivers, strict=True):
-        row.copy_(aggregate(models[i], models[senders[i]]))
+        row.copy_(opponent.aggregate(models[i], opponent.gather(models, senders[i])))
     return result

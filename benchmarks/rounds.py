@@ -18,11 +18,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from benchmarks import kernels
+from benchmarks import workloads
 
-RULES: dict[str, Any] = {**kernels.RULES, "LEARN": eq.LEARN()}
+RULES: dict[str, Any] = {**workloads.RULES, "LEARN": eq.LEARN()}
 CHEAP = ("FedAvg", "Balance", "SCClip", "FLTrust", "Krum")
 SHARE = 0.15  # of a round that everything but training may take, with these rules
+# UBAR judges models by their loss, which is work like training; LEARN aggregates several times a round
+EXEMPT = ("UBAR", "LEARN")
+AGGREGATION = 0.03  # of a round, with one thread, that aggregating by any other rule may take
 PHASES = ("train", "forge", "deliver", "aggregate", "mix", "bookkeeping")
 
 
@@ -70,18 +73,35 @@ def phase_table(rules: Sequence[str], rounds: int) -> dict[str, dict[str, float]
     """Print where a round of the paper's CNN spends its time, for every rule."""
     model, clients = paper_cnn()
     found: dict[str, dict[str, float]] = {}
-    print("| rule | " + " | ".join(f"{phase}, ms" for phase in PHASES) + " | all but training |")
-    print("|---" * (len(PHASES) + 2) + "|")
+    print("| rule | " + " | ".join(f"{phase}, ms" for phase in PHASES) + " | aggregating | all but training |")
+    print("|---" * (len(PHASES) + 3) + "|")
     for name in rules:
         found[name] = phases(simulator(model, clients, RULES[name], lr=1e-4), rounds)
         cells = " | ".join(f"{1e3 * found[name][phase]:.1f}" for phase in PHASES)
-        print(f"| {name} | {cells} | {100 * overhead(found[name]):.1f} % |", flush=True)
+        shares = f"{100 * aggregating(found[name]):.1f} % | {100 * overhead(found[name]):.1f} %"
+        print(f"| {name} | {cells} | {shares} |", flush=True)
     return found
 
 
 def overhead(seconds: dict[str, float]) -> float:
     """The share of a round that is not training."""
     return 1 - seconds["train"] / sum(seconds.values())
+
+
+def aggregating(seconds: dict[str, float]) -> float:
+    """The share of a round that is aggregation."""
+    return seconds["aggregate"] / sum(seconds.values())
+
+
+def too_slow(times: dict[str, dict[str, float]], threads: int) -> dict[str, list[str]]:
+    """By goal, the rules that miss it."""
+    slow = [rule for rule in CHEAP if rule in times and overhead(times[rule]) > SHARE]
+    found = {f"All but training above {100 * SHARE:.0f} %": slow}
+    if threads == 1:
+        judged = [rule for rule in times if rule not in EXEMPT]
+        slow = [rule for rule in judged if aggregating(times[rule]) >= AGGREGATION]
+        found[f"Aggregation not below {100 * AGGREGATION:.0f} %, {' and '.join(EXEMPT)} exempt"] = slow
+    return found
 
 
 def scale_table(sizes: Sequence[int], rounds: int, features: int, classes: int) -> dict[str, dict[str, float]]:
@@ -115,9 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         results = {"threads": options.threads, "phases": rounds, "scale": scales}
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    slow = [name for name in CHEAP if name in rounds and overhead(rounds[name]) > SHARE]
-    print(f"Above {100 * SHARE:.0f} %: {', '.join(slow) or 'none'}")
-    return int(bool(slow))
+    slow = too_slow(rounds, options.threads)
+    for goal, missed in slow.items():
+        print(f"{goal}: {', '.join(missed) or 'none'}")
+    return int(any(slow.values()))
 
 
 if __name__ == "__main__":

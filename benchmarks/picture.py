@@ -1,0 +1,98 @@
+"""Draw what was measured with one thread: ``python -m benchmarks.picture``, from the root of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from benchmarks.goals import COPIES
+from benchmarks.results import Results, load
+from benchmarks.workloads import Workload, workload_named
+
+# Colours of Okabe and Ito, which the colour-blind can tell apart; shapes tell them apart without any.
+MARKS: dict[str, dict[str, Any]] = {
+    "native": {"label": "equipoise, native", "color": "#0072B2", "marker": "o", "s": 38, "zorder": 5},
+    "torch": {"label": "equipoise, torch", "color": "#56B4E9", "marker": "s", "s": 26, "zorder": 4},
+    "naive": {"label": "loop in plain torch", "color": "#000000", "marker": "x", "s": 26, "linewidths": 1.3},
+    "byzfl": {"label": "byzfl", "color": "#D55E00", "marker": "^", "s": 30},
+    "flower": {"label": "Flower", "color": "#009E73", "marker": "D", "s": 22},
+}
+BAR = {"color": "#CC79A7", "marker": "|", "s": 130, "linewidths": 2.2, "zorder": 3}
+STYLE = {"svg.hashsalt": "equipoise", "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 9}
+COLUMNS = 2
+
+
+def picture(results: Results) -> Figure:
+    """A panel for every workload, and a legend in the last place of the grid."""
+    workloads, rules = results.workloads, results.rules
+    rows = math.ceil((len(workloads) + 1) / COLUMNS)
+    figure = Figure(figsize=(8.4, rows * (0.23 * len(rules) + 0.75)), layout="constrained")
+    axes = figure.subplots(rows, COLUMNS, sharex=True, squeeze=False).flatten()
+    for axis, workload in zip(axes, workloads, strict=False):
+        panel(axis, workload, rules, results)
+    for axis in axes[len(workloads) :]:
+        axis.axis("off")
+    handles, labels = axes[0].get_legend_handles_labels()
+    axes[len(workloads)].legend(handles, labels, loc="center", frameon=False, fontsize=10)
+    for axis in axes[: len(workloads)][-COLUMNS:]:
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("time of a round / time to copy the models")
+    return figure
+
+
+def panel(axis: Any, workload: str, rules: Sequence[str], results: Results) -> None:
+    """Rules from top to bottom, multiples of a copy from left to right."""
+    for who, mark in MARKS.items():
+        scatter(axis, {rule: multiple(results, workload, rule, who) for rule in rules}, rules, mark)
+    bars = {rule: COPIES.get((workload, rule)) for rule in rules}
+    scatter(axis, bars, rules, BAR | {"label": "goal for native"})
+    axis.axvline(1, color="0.6", linewidth=0.8, zorder=0)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(rules)), rules)
+    axis.set_ylim(len(rules) - 0.4, -0.6)
+    axis.set_title(title(workload), loc="left")
+    axis.grid(axis="y", color="0.9", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(which="both", length=0, axis="y")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def scatter(axis: Any, values: dict[str, float | None], rules: Sequence[str], mark: dict[str, Any]) -> None:
+    known = {rule: value for rule, value in values.items() if value is not None}
+    axis.scatter(list(known.values()), [rules.index(rule) for rule in known], **mark)
+
+
+def multiple(results: Results, workload: str, rule: str, who: str) -> float | None:
+    row = results.find(workload, rule)
+    return None if row is None else row.ratio(who, "copy")
+
+
+def title(workload: str) -> str:
+    found = workload_named(workload)
+    assert isinstance(found, Workload)
+    return f"{workload}: {found}" if len(workload) == 1 else str(found)
+
+
+def draw(source: Path, target: Path) -> None:
+    """Without a date, so that the same numbers give the same file."""
+    with mpl.rc_context(STYLE):
+        metadata = {"Date": None, "Creator": None} if target.suffix == ".svg" else None
+        picture(load(source)).savefig(target, metadata=metadata, dpi=110, facecolor="white")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.picture", description=__doc__)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"), help="what was measured")
+    parser.add_argument("--out", type=Path, default=Path("docs/kernels.svg"), help="an SVG, or another format")
+    options = parser.parse_args(arguments)
+    draw(options.json, options.out)
+
+
+if __name__ == "__main__":
+    main()
