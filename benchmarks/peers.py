@@ -40,8 +40,9 @@ def byzfl_aggregators() -> ModuleType | None:
     if folder is None:
         return None
     if "byzfl" not in sys.modules:
-        sys.modules["byzfl"] = package = ModuleType("byzfl")
-        package.__path__ = [str(folder)]
+        package = ModuleType("byzfl")
+        package.__spec__, package.__path__ = importlib.util.find_spec("byzfl"), [str(folder)]
+        sys.modules["byzfl"] = package
     return importlib.import_module("byzfl.aggregators")
 
 

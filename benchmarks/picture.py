@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.goals import COPIES
 from benchmarks.results import Results, load
-from benchmarks.workloads import Workload, workload_named
+from benchmarks.workloads import WORKLOADS, Workload, workload_named
 
 # Colours of Okabe and Ito, which the colour-blind can tell apart; shapes tell them apart without any.
 MARKS: dict[str, dict[str, Any]] = {
@@ -32,17 +32,15 @@ def picture(results: Results) -> Figure:
     """A panel for every workload, and a legend in the last place of the grid."""
     workloads, rules = results.workloads, results.rules
     rows = math.ceil((len(workloads) + 1) / COLUMNS)
-    figure = Figure(figsize=(8.4, rows * (0.23 * len(rules) + 0.75)), layout="constrained")
-    axes = figure.subplots(rows, COLUMNS, sharex=True, squeeze=False).flatten()
+    figure = Figure(figsize=(8.4, rows * (0.22 * len(rules) + 0.75)), layout="constrained")
+    axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flatten()
     for axis, workload in zip(axes, workloads, strict=False):
         panel(axis, workload, rules, results)
     for axis in axes[len(workloads) :]:
         axis.axis("off")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[len(workloads)].legend(handles, labels, loc="center", frameon=False, fontsize=10)
-    for axis in axes[: len(workloads)][-COLUMNS:]:
-        axis.tick_params(labelbottom=True)
-        axis.set_xlabel("time of a round / time to copy the models")
+    figure.supxlabel("time of one call for all clients, as a multiple of a copy of the models", fontsize=9)
     return figure
 
 
@@ -52,14 +50,16 @@ def panel(axis: Any, workload: str, rules: Sequence[str], results: Results) -> N
         scatter(axis, {rule: multiple(results, workload, rule, who) for rule in rules}, rules, mark)
     bars = {rule: COPIES.get((workload, rule)) for rule in rules}
     scatter(axis, bars, rules, BAR | {"label": "goal for native"})
-    axis.axvline(1, color="0.6", linewidth=0.8, zorder=0)
+    axis.axvline(1, color="0.5", linewidth=1, zorder=0, label="a copy of the models")
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:,g}")
     axis.set_yticks(range(len(rules)), rules)
     axis.set_ylim(len(rules) - 0.4, -0.6)
     axis.set_title(title(workload), loc="left")
     axis.grid(axis="y", color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
-    axis.tick_params(which="both", length=0, axis="y")
+    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", labelbottom=True)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
@@ -76,7 +76,9 @@ def multiple(results: Results, workload: str, rule: str, who: str) -> float | No
 def title(workload: str) -> str:
     found = workload_named(workload)
     assert isinstance(found, Workload)
-    return f"{workload}: {found}" if len(workload) == 1 else str(found)
+    number = f"{workload}: " if workload in WORKLOADS else ""
+    heard = "1 client that hears" if found.n == 1 else f"{found.n:,} clients that hear"
+    return f"{number}{heard} {found.degree}, d = {found.d:,}"
 
 
 def draw(source: Path, target: Path) -> None:
