@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.racing import Row
 from benchmarks.results import Results
 from benchmarks.scale import SCALE, SCALE_RULES
 from benchmarks.workloads import RULES, WORKLOADS
@@ -67,20 +68,21 @@ def goals(results: Results) -> Iterator[Goal]:
         for rule in SCALE_RULES:
             row = results.find_scale(large.name, rule)
             where = f"scale {large.name}, {rule}"
-            yield Goal(f"{where}, time per edge and parameter / workload 3", row and row.growth, high=GROWTH)
-            yield Goal(f"{where}, MiB", row and row.memory_mib, high=MOST_MIB)
+            yield Goal(f"{where}, time per edge and parameter / workload 3", row.growth if row else None, high=GROWTH)
+            yield Goal(f"{where}, MiB", row.memory_mib if row else None, high=MOST_MIB)
 
 
 def goals_of(workload: str, rule: str, results: Results) -> Iterator[Goal]:
-    row, key, where = results.find(workload, rule), (workload, rule), f"workload {workload}, {rule}"
+    key, where = (workload, rule), f"workload {workload}, {rule}"
+    row = results.find(*key) or Row(workload, rule, ms={})
     if key in COPIES:
-        yield Goal(f"{where}, native/copy", row and row.ratio("native", "copy"), high=COPIES[key])
-    yield Goal(f"{where}, naive/ours", row and row.ratio("naive", "ours"), low=NAIVE[key])
+        yield Goal(f"{where}, native/copy", row.ratio("native", "copy"), high=COPIES[key])
+    yield Goal(f"{where}, naive/ours", row.ratio("naive", "ours"), low=NAIVE[key])
     if key in BYZFL:
-        yield Goal(f"{where}, byzfl/native", row and row.ratio("byzfl", "native"), low=BYZFL[key])
+        yield Goal(f"{where}, byzfl/native", row.ratio("byzfl", "native"), low=BYZFL[key])
     if workload in LARGER_THAN_CACHE:
-        yield Goal(f"{where}, two threads", row and row.speed_up("native", 2), low=SPEED_UP)
-    yield Goal(f"{where}, MiB", row and row.memory_mib, high=MOST_MIB)
+        yield Goal(f"{where}, two threads", row.speed_up("native", 2), low=SPEED_UP)
+    yield Goal(f"{where}, MiB", row.memory_mib, high=MOST_MIB)
 
 
 def report_goals(results: Results) -> bool:

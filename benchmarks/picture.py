@@ -24,7 +24,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "flower": {"label": "Flower", "color": "#009E73", "marker": "D", "s": 16},
 }
 BAR = {"color": "#CC79A7", "marker": "|", "s": 130, "linewidths": 2.2, "zorder": 3}
-STYLE = {"svg.hashsalt": "equipoise", "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 9}
+STYLE: dict[Any, Any] = {"svg.hashsalt": "equipoise", "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 9}
 SHIFT = {"naive": -0.22, "flower": 0.22}  # up or down: those who loop over clients often take equally long
 COLUMNS = 2
 

@@ -74,7 +74,7 @@ def notes(results: Results) -> str:
     for peer, package in (("byzfl", "byzfl"), ("flower", "flwr")):
         if results.settings[peer] is None:
             lines.append(f"{package} is not installed, so nothing is compared with it: pip install --no-deps {package}")
-    if results.settings["memory"] and any(row.memory_mib is None for row in [*results.rows, *results.scale]):
+    if results.settings["memory"] and any(row.memory_mib is None for row in results.rows):
         lines.append("peak memory is measured on Linux only")
     for row in results.rows:
         lines += [f"{row.rule} of {who} fails on workload {row.workload}: {why}" for who, why in row.failures.items()]
