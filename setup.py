@@ -11,7 +11,10 @@ setup(
         Extension(
             "equipoise._native",
             ["src/equipoise/native/kernels.c"],
-            depends=[f"src/equipoise/native/{name}" for name in ("kernels.inc", "x86.inc", "networks.h")],
+            depends=[
+                f"src/equipoise/native/{name}"
+                for name in ("kernels.inc", "plain.inc", "x86.inc", "undefine.inc", "networks.h")
+            ],
             extra_compile_args=FLAGS,
             optional=True,
         )

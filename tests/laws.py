@@ -107,6 +107,19 @@ def purity(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     assert not shares_storage(first.model, own, inbox.bank), "the result shares memory with an input"
 
 
+def written_to_out(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
+    """``out`` receives the same aggregate, whatever was in it, for all clients and for one."""
+    calls = [(rule, own, inbox, inputs)]
+    calls += [(rule_of(rule, i), own[i], inbox.of(i), inputs_of(inputs, i)) for i in range(len(own))][:2]
+    for one, mine, received, asked in calls:
+        if mine.dim() == 1 and not mine.isfinite().all():
+            continue
+        out = torch.full_like(mine, torch.nan)
+        written = one(mine, received, out=out, **asked).model
+        assert written.data_ptr() == out.data_ptr(), "the aggregate is not in out"
+        assert same_bits(out, one(mine, received, **asked).model), "out changes the aggregate"
+
+
 def kept(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     """The aggregate has own's shape, dtype and device; weights are one number per slot, from 0 to 1."""
     out = rule(own, inbox, **inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -236,6 +237,29 @@ def test_dtype_and_shape_are_kept(rule: Any, dtype: torch.dtype) -> None:
 @each(RULES)
 @a_few
 @given(rounds())
+def test_written_to_out(rule: Any, case: Round) -> None:
+    laws.written_to_out(rule, case.own, case.inbox, **case.inputs)
+
+
+@pytest.mark.parametrize(
+    ("out", "found"),
+    [
+        (lambda own: torch.empty(3), "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)"),
+        (lambda own: torch.empty(4, dtype=torch.float64), "found float64 (4,)"),
+        (lambda own: [0.0] * 4, "found list"),
+        (lambda own: own, "out must have memory of its own, found that of own or of a message"),
+        (lambda own: torch.empty(4, requires_grad=True), "out must not require gradients"),
+    ],
+)
+def test_out_must_be_like_own_and_elsewhere(out: Any, found: str) -> None:
+    own = torch.ones(4)
+    with pytest.raises(ValueError, match=re.escape(found)):
+        eq.Median()(own, torch.ones(2, 4), out=out(own))
+
+
+@each(RULES)
+@a_few
+@given(rounds())
 def test_hostile_messages_leave_the_aggregate_finite(rule: Any, case: Round) -> None:
     laws.kept(rule, case.own, case.inbox, **case.inputs)
 
@@ -245,7 +269,7 @@ def test_hostile_messages_leave_the_aggregate_finite(rule: Any, case: Round) -> 
 def test_rules_of_every_client(case: Round, seed: int) -> None:
     choice = torch.randint(len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed))
     rule = eq.PerClient([list(RULES.values())[i] for i in choice.tolist()])
-    for law in (laws.batch, laws.padding, laws.starvation, laws.consensus, laws.purity, laws.kept):
+    for law in (laws.batch, laws.padding, laws.starvation, laws.consensus, laws.purity, laws.kept, laws.written_to_out):
         law(rule, case.own, case.inbox, **case.inputs)
 
 
@@ -261,6 +285,8 @@ def test_large_rounds(rule: Any, graph: Graph) -> None:
     laws.slot_order(rule, own, inbox, order, **inputs)
     laws.starvation(rule, own, inbox, **inputs)
     laws.purity(rule, own, inbox, **inputs)
+    if rule in RULES.values():
+        laws.written_to_out(rule, own, inbox, **inputs)
     laws.kept(rule, own, inbox, **inputs)
     if rule in SELFLESS.values():
         laws.scale(rule, own, deliver(graph, own), 2.0**-100, **inputs)

@@ -44,7 +44,9 @@ class RoundInputs(TypedDict, total=False):
     id. ``loss_of``: losses of candidate models on the receiver's data, ``loss_of(models (c, d)) -> (c,)`` in the
     one-client call, ``loss_of(models (c, d), clients (c,)) -> (c,)`` for many clients, where candidate j is judged
     on the data of ``clients[j]``. ``update``: the change that local training made to own. ``generator``: the source
-    of randomness. ``state``: what the rule returned as state in the last round.
+    of randomness. ``state``: what the rule returned as state in the last round. ``out``: a tensor like own to write the
+    aggregate to, with memory of its own; for large models that saves the system's clearing of new memory, which can
+    take longer than the arithmetic.
     """
 
     t: int
@@ -55,6 +57,7 @@ class RoundInputs(TypedDict, total=False):
     update: Tensor
     generator: torch.Generator
     state: Any
+    out: Tensor
 
 
 @runtime_checkable

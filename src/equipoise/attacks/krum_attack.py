@@ -87,8 +87,8 @@ class KrumAttack:
 
     def _strength(self, crowd: Crowd, base: Tensor, direction: Tensor, first_liars: Tensor) -> Tensor:
         """(a,) the largest halving of the first strength that Krum chooses, or the first one that is too small."""
-        inbox, sizes = crowd.inbox, kernels.norms(base)
-        apart = kernels.distances(base, inbox, sizes)
+        inbox = crowd.inbox
+        apart = kernels.distances(base, inbox)[0]
         step, along = kernels.norms(direction).square(), slopes(direction, base, inbox)
         result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
         for group, squares in kernels.message_distances(base, inbox):

@@ -114,5 +114,5 @@ class MinSum(_AlongPerturbation):
 
 def _rays(crowd: Crowd, mean: Tensor, direction: Tensor) -> Rays:
     inbox = crowd.inbox
-    apart = kernels.distances(mean, inbox, kernels.norms(mean)).square().where(inbox.present, 0)
+    apart = kernels.distances(mean, inbox)[0].square().where(inbox.present, 0)
     return Rays(mean, apart, slopes(direction, mean, inbox), kernels.norms(direction).square(), inbox.present)

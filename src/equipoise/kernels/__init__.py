@@ -1,6 +1,6 @@
-"""The arithmetic that rules stand on, in plain torch for any device.
+"""The arithmetic that rules stand on: in C for models on a CPU, in torch for any device.
 
-Rules call the functions below and nothing beneath them. This is the seam for other implementations.
+Rules call the functions below and nothing beneath them. Which of the two does the work is decided in here.
 """
 
 from equipoise.kernels.closeness import (
@@ -12,13 +12,14 @@ from equipoise.kernels.closeness import (
     sharpened,
     within,
 )
-from equipoise.kernels.mixture import combine
+from equipoise.kernels.mixture import combine, combine_if_finite
 from equipoise.kernels.order import trimmed_mean
 from equipoise.kernels.size import are_finite, norms
 
 __all__ = [
     "are_finite",
     "combine",
+    "combine_if_finite",
     "cosines",
     "distances",
     "exact_message_distances",

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels import native
+from equipoise.kernels.at_once import along_edges, between_rows, unordered
 from equipoise.kernels.blocks import chunks, same_rows
 from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
-from equipoise.kernels.edges import SHORT, edge_distances, edge_products, pair_distances, unordered
+from equipoise.kernels.edges import SHORT, edge_distances, edge_products, pair_distances
 from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
 from equipoise.kernels.size import is_tame, norms
 
@@ -28,18 +29,18 @@ DENSE = 16  # a matrix product does this many products in the time of one differ
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
 
 
-def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
-    """(n, k) ``||own_i - message||`` in float64; infinity where no message is present. ``sizes`` are own norms."""
+def distances(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
+    """(n, k) ``||own_i - message||`` in float64, infinity where no message is present; and norms of own (n,)."""
+    squares, sizes = _measured(own, inbox, differ=True)
     receivers, columns = inbox.present.nonzero(as_tuple=True)
     rows = inbox.slots[receivers, columns]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
-    elif (
-        not native.serves(own, inbox.bank)
-        and len(own) * len(inbox.bank) <= DENSE * len(rows)
-        and 2 * (len(own) + len(inbox.bank)) <= len(rows)
-    ):
+    elif squares is not None:
+        fast = squares[receivers, columns].sqrt()
+        doubtful = ~(is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows] & is_tame(fast, own))
+    elif len(own) * len(inbox.bank) <= DENSE * len(rows) and 2 * (len(own) + len(inbox.bank)) <= len(rows):
         squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
         fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
         if own.shape[1] > SHORT:  # differences of close models are exact enough in float32
@@ -49,8 +50,17 @@ def distances(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
     else:
         fast = edge_distances(own, inbox)[receivers, columns]
         doubtful = ~(is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows] & is_tame(fast, own))
-    fast[doubtful] = _careful(own, sizes, inbox, receivers[doubtful], rows[doubtful])
-    return torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_((receivers, columns), fast)
+    if doubtful.any():
+        fast[doubtful] = _careful(own, sizes, inbox, receivers[doubtful], rows[doubtful])
+    apart = torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_((receivers, columns), fast)
+    return apart, sizes
+
+
+def _measured(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor | None, Tensor]:
+    """(n, k) squared distances or scalar products where the native kernels measure them, and norms of own (n,)."""
+    if inbox.mask.sum() * own.shape[1] > SMALL and native.serves(own, inbox.bank):
+        return along_edges(own, inbox, differ=differ)
+    return None, norms_of(own, inbox)
 
 
 def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around: Tensor, least: int = 2) -> Tensor:
@@ -69,33 +79,39 @@ def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around
 def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
     """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
     limits = factor * sizes
-    exact = sharpened(own, inbox, sizes, measured, limits, least=1)
-    close = _is_close(measured, limits).any(1).nonzero().flatten()
-    if len(close):
-        limits[close] = factor * careful_norms(own, close)
-    return (exact <= limits[:, None]) & inbox.present
+    close = _is_close(measured, limits)
+    if close.any():
+        measured = sharpened(own, inbox, sizes, measured, limits, least=1)
+        clients = close.any(1).nonzero().flatten()
+        limits[clients] = factor * careful_norms(own, clients)
+    return (measured <= limits[:, None]) & inbox.present
 
 
-def cosines(own: Tensor, inbox: Inbox, sizes: Tensor) -> Tensor:
-    """(n, k) cosine between own and message in float64; 0 where no message is present, or one of them is zero."""
+def cosines(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
+    """(n, k) cosine between own and message, 0 where none is present or one of them is zero; and norms of own (n,)."""
+    measured, sizes = _measured(own, inbox, differ=False)
     receivers, columns = inbox.present.nonzero(as_tuple=True)
     rows = inbox.slots[receivers, columns]
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
-    elif not native.serves(own, inbox.bank) and len(own) * len(inbox.bank) <= DENSE * len(rows):
+    elif measured is not None:
+        fast = measured[receivers, columns] / left / right
+    elif len(own) * len(inbox.bank) <= DENSE * len(rows):
         fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
     else:
         fast = edge_products(own, inbox)[receivers, columns] / left / right
     doubtful = ~(is_tame(left, own) & is_tame(right, own) & (fast.abs() > DOUBT))
-    pairs = (own, receivers[doubtful], inbox.bank, rows[doubtful], left[doubtful], right[doubtful])
-    fast[doubtful] = careful_cosines(*pairs).nan_to_num_(nan=0.0)
-    return torch.zeros_like(inbox.slots, dtype=torch.float64).index_put_((receivers, columns), fast)
+    if doubtful.any():
+        pairs = (own, receivers[doubtful], inbox.bank, rows[doubtful], left[doubtful], right[doubtful])
+        fast[doubtful] = careful_cosines(*pairs).nan_to_num_(nan=0.0)
+    return torch.zeros_like(inbox.slots, dtype=torch.float64).index_put_((receivers, columns), fast), sizes
 
 
 def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
     """Squared distances between the messages of each receiver: groups of receivers, and their (r, c, c) float64."""
-    work, m = int((inbox.counts * (inbox.counts + DENSE)).sum()), len(inbox.bank)
+    sent, m = inbox.mask.sum(1), len(inbox.bank)  # whether it is finite is not known yet, nor needed
+    work = int((sent * (sent + DENSE)).sum())
     small = work * own.shape[1] <= SMALL
     shared = None if small or m * m > 2 * work else _shared_distances(inbox)
     if shared is None and not small and native.serves(inbox.bank):
@@ -132,7 +148,7 @@ def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
 
 def _native_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squared distances between rows of the bank, and which of them are doubtful."""
-    squares = native.squared_differences(inbox.bank, left, inbox.bank, right)
+    squares = between_rows(inbox, left, right)
     tame = is_tame(inbox.bank_norms, inbox.bank)
     return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
@@ -192,10 +208,12 @@ def exact_message_distances(inbox: Inbox, rows: Tensor) -> Tensor:
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:
     """Squared distances (r, c, c) with those in doubt computed again, and exact zeros on the diagonal."""
+    squares.diagonal(dim1=1, dim2=2).zero_()
+    if not doubtful.any():
+        return squares
     which, left, right = doubtful.triu(diagonal=1).nonzero(as_tuple=True)
     a, b = rows[which, left], rows[which, right]
     larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
     exact = careful_distances(inbox.bank, a, inbox.bank, b, larger).square_()
     squares[which, left, right] = squares[which, right, left] = exact
-    squares.diagonal(dim1=1, dim2=2).zero_()
     return squares

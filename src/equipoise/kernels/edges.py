@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels import native
-from equipoise.kernels.blocks import SUM, block, chunks, column_blocks, gather, in_sums, same_rows
+from equipoise.kernels.blocks import SUM, block, chunks, column_blocks, gather, in_sums
 
 if TYPE_CHECKING:
     from equipoise.inbox import Inbox
@@ -20,8 +19,6 @@ SHORT = 8192  # models up to this length are served several at a time
 
 def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
     """(n, k) ``||own_i - message||`` in float64 from differences; 0 where no message is present."""
-    if native.serves(own, inbox.bank):
-        return _natively(own, inbox, native.squared_differences).sqrt_()
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, DISTANCES).sqrt_()
     squares = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
@@ -33,33 +30,12 @@ def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
 
 def edge_products(own: Tensor, inbox: Inbox) -> Tensor:
     """(n, k) scalar product of own and message in float64; 0 where no message is present."""
-    if native.serves(own, inbox.bank):
-        return _natively(own, inbox, native.products)
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, PRODUCTS)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     for receivers, columns, mine, messages in _short_models(own, inbox):
         result[receivers, columns] = (messages @ mine.mT).double().squeeze(2)
     return result
-
-
-def _natively(own: Tensor, inbox: Inbox, measure: Callable[..., Tensor]) -> Tensor:
-    """(n, k) what is measured along every edge; once for both directions where models are their own messages."""
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
-    if same_rows(own, inbox.bank):
-        pairs, inverse = unordered(receivers, rows, len(own))
-        measured = measure(own, pairs[0], own, pairs[1])[inverse]
-    else:
-        measured = measure(own, receivers, inbox.bank, rows)
-    result = torch.zeros(inbox.slots.shape, dtype=torch.float64)
-    return result.index_put_((receivers, columns), measured)
-
-
-def unordered(left: Tensor, right: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The different pairs of rows below m, in whatever direction, sorted, and which of them each given pair is."""
-    keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(return_inverse=True)
-    return (keys // m, keys % m), inverse
 
 
 def _short_models(own: Tensor, inbox: Inbox) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:

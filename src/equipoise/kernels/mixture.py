@@ -11,6 +11,8 @@ from torch.nn.functional import embedding_bag
 
 from equipoise.kernels import native
 from equipoise.kernels.blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
+from equipoise.kernels.shared_sums import Edges, combine_natively
+from equipoise.kernels.size import are_finite
 
 if TYPE_CHECKING:
     from equipoise.inbox import Inbox
@@ -21,36 +23,66 @@ BANK = 1 << 20  # elements of the bank that are read again and again while they 
 DENSE = 8  # a matrix product does this many products in the time of one weighted addition
 
 
-def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> Tensor:
+def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
     """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
 
-    Weights are (n,) and (n, k) in float64, 0 where no message is present.
+    Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
     """
+    return _combine(own, own_weights, inbox, weights, out)[0]
+
+
+def combine_if_finite(
+    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None
+) -> Tensor | None:
+    """The same, or None if any of it is not finite."""
+    result, finite = _combine(own, own_weights, inbox, weights, out)
+    finite = bool(are_finite(result.view(1, -1)).all()) if finite is None else finite
+    return result if finite else None
+
+
+def _combine(
+    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, out: Tensor | None
+) -> tuple[Tensor, bool | None]:
+    """The combination, and whether it is finite, if that is known."""
     receivers, columns = (weights != 0).nonzero(as_tuple=True)
     rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
+    result = new_output(own, *own.shape) if out is None else out
     # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
-    plain = (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
+    plain = _is_plain(weight)
     if inbox.keep_nonfinite:
         plain &= inbox.finite[rows]
-    result = _sum_of_rows(inbox.bank, len(own), receivers[plain], rows[plain], weight[plain])
-    _add_rows(result, receivers[~plain], inbox.bank, rows[~plain], weight[~plain])
-    if own_weights.all() and own.dtype == compute_dtype(own):
-        return result.addcmul_(own, own_weights.to(own.dtype)[:, None])
+    edges, others = (receivers, rows, weight), (receivers[:0], rows[:0], weight[:0])
+    if not plain.all():
+        edges, others = _some(edges, plain), _some(edges, ~plain)
     mine = own_weights.nonzero().flatten()
+    if native.serves(own, inbox.bank, result) and _is_plain(own_weights[mine]).all():
+        finite = combine_natively(own, own_weights, inbox.bank, edges, result)
+        _add_rows(result, others[0], inbox.bank, *others[1:])
+        return result, None if len(others[0]) else finite
+    _sum_of_rows(inbox.bank, *edges, result)
+    _add_rows(result, others[0], inbox.bank, *others[1:])
+    if len(mine) == len(own) and own.dtype == compute_dtype(own):
+        return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
     _add_rows(result, mine, own, mine, own_weights[mine])
-    return result
+    return result, None
 
 
-def _sum_of_rows(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """(n, d) sums of weighted rows of the bank, one per edge (receiver, row); edges are sorted by receiver."""
-    result, least = new_output(bank, n, bank.shape[1]), 2048 if _is_dense(n, len(bank), len(rows)) else 256
-    if native.serves(bank):
-        native.weighted_sums(bank, n, receivers, rows, weight, result)
-        return result
+def _some(edges: Edges, which: Tensor) -> Edges:
+    receivers, rows, weight = edges
+    return receivers[which], rows[which], weight[which]
+
+
+def _is_plain(weight: Tensor) -> Tensor:
+    return (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
+
+
+def _sum_of_rows(bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor) -> None:
+    """``result`` (n, d): sums of weighted rows of the bank, one per edge (receiver, row), sorted by receiver."""
+    n = len(result)
     sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
+    least = 2048 if _is_dense(n, len(bank), len(rows)) else 256
     for columns in column_blocks(bank.shape[1], max(least, BANK // max(1, len(bank)))):
         result[:, columns] = sums(block(bank, columns))
-    return result
 
 
 def weighted_sums(
@@ -76,6 +108,8 @@ def _is_dense(n: int, m: int, edges: int) -> bool:
 
 def _add_rows(result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor) -> None:
     """``result[receivers] += weight * source[rows]`` in float64; a receiver may occur several times."""
+    if not len(receivers):
+        return
     width = min(WIDTH, max(result.shape[1], 1))
     for part in chunks(len(receivers), width, TILE // 2):
         targets, place = receivers[part].unique(return_inverse=True)

@@ -1,15 +1,17 @@
-"""The kernels in C, where there is a library of them: for float32 and float64 on a CPU.
+"""The kernels in C, where there is a library of them: for models on a CPU.
 
-They are used if the environment variable ``EQUIPOISE_NATIVE`` is 1 and there was a compiler when equipoise was
-installed, which ``equipoise.native_available`` tells; otherwise everything works in torch, with the same results but
-for rounding. They are new, and will be the default once they have proved themselves.
+They are used if there was a compiler when equipoise was installed, unless the environment variable
+``EQUIPOISE_NATIVE`` is 0; ``equipoise.native_available`` tells. Otherwise everything works in torch, with the same
+results but for rounding. float16 and bfloat16 pass through float32, some columns at a time.
+
+Functions take several matrices, whose rows are counted through: row ``len(a) + i`` of ``(a, b)`` is ``b[i]``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
@@ -22,22 +24,27 @@ from torch import Tensor
 from equipoise.kernels.blocks import column_blocks
 from equipoise.kernels.networks import Network, middle, sorting
 
-POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
-ARRAY = MATRIX = (POINTER, INTEGER)  # and its length, or the distance of its rows
-RANGE = (INTEGER, INTEGER)
-PAIRS = (*MATRIX, *MATRIX, POINTER, POINTER, INTEGER, INTEGER, POINTER)
+POINTER, INTEGER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+ARRAY, RANGE = (POINTER, INTEGER), (INTEGER, INTEGER)
 NETWORK = (*ARRAY, POINTER)
 ARGUMENTS = {
-    "squares": PAIRS,
-    "products": PAIRS,
-    "sums": (*MATRIX, POINTER, POINTER, POINTER, INTEGER, *RANGE, *MATRIX),
-    "middle": (*MATRIX, *ARRAY, INTEGER, INTEGER, *NETWORK, *RANGE, *MATRIX, POINTER),
-    "leave_out": (*MATRIX, *ARRAY, *ARRAY, INTEGER, *NETWORK, *RANGE, *MATRIX, POINTER),
+    "measure": (*ARRAY, FLAG, POINTER, POINTER, INTEGER, FLAG, *RANGE, POINTER, POINTER),
+    "norms": (*ARRAY, *RANGE, POINTER),
+    "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *RANGE, FLAG),
+    "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
+    "middle": (*ARRAY, *ARRAY, INTEGER, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
+    "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
 }
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
+HALVES = (torch.float16, torch.bfloat16)
 LARGEST = 512  # values in one network
-STRIP = 256  # columns that the library combines at a time
+TILE = 3  # rows of a tile of distances
+STRIP = 256  # columns that the library combines at a time, at most
+PARTS = 16  # of the columns that are summed apart, so that sums do not depend on the number of threads
+FLUSH = 4096  # columns of a part are a multiple of this
 ALONE = 1 << 18  # elements below which threads cost more than they save
+BLOCK = 1 << 20  # elements of half precision that are converted at a time
+CACHE = 1 << 23  # bytes of a result beyond which it is written past the caches
 
 
 def _open() -> ctypes.CDLL | None:
@@ -48,13 +55,12 @@ def _open() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(path))
             for name, arguments in ARGUMENTS.items():
                 for dtype in SUFFIXES.values():
-                    function = getattr(library, f"eq_{name}_{dtype}")
-                    function.argtypes, function.restype = arguments, None
+                    getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
             return library
     return None
 
 
-LIBRARY = _open() if os.environ.get("EQUIPOISE_NATIVE") == "1" else None
+LIBRARY = None if os.environ.get("EQUIPOISE_NATIVE") == "0" else _open()
 _enabled = True
 
 
@@ -75,79 +81,146 @@ def disabled() -> Iterator[None]:
 
 
 def serves(*matrices: Tensor) -> bool:
-    """Whether the library can take these matrices: rows of contiguous float32 or float64 in memory."""
-    return available() and all(
-        x.device.type == "cpu" and x.dtype in SUFFIXES and (x.shape[1] < 2 or x.stride(1) == 1) for x in matrices
+    """Whether the library can take these matrices: rows of contiguous floats in memory, all of one type."""
+    return (
+        available()
+        and len({x.dtype for x in matrices}) == 1
+        and all(x.device.type == "cpu" and (x.shape[1] < 2 or x.stride(1) == 1) for x in matrices)
+        and (matrices[0].dtype in SUFFIXES or matrices[0].dtype in HALVES)
     )
 
 
-def squared_differences(a: Tensor, left: Tensor, b: Tensor, right: Tensor) -> Tensor:
-    """(p,) float64 ``|a[left] - b[right]|^2``; fastest if ``left`` is sorted."""
-    return _over_pairs("squares", a, left, b, right)
+# Norms, distances and scalar products.
 
 
-def products(a: Tensor, left: Tensor, b: Tensor, right: Tensor) -> Tensor:
-    """(p,) float64 scalar products of ``a[left]`` and ``b[right]``; fastest if ``left`` is sorted."""
-    return _over_pairs("products", a, left, b, right)
+def squared_norms(x: Tensor) -> Tensor:
+    """(rows,) float64 ``|x|^2``."""
+    if x.dtype in HALVES:
+        return sum((squared_norms(part) for (part,), _ in _in_float32([x])), x.new_zeros(len(x), dtype=torch.float64))
+    rows, call = _addresses([x]), _function("norms", x)
+    parts, sums = _parts(x.shape[1]), torch.zeros(PARTS, len(x), dtype=torch.float64)
+
+    def run(part: int) -> int:
+        return call(*_array(rows), *parts[part], sums[part].data_ptr())
+
+    _in_threads(run, len(parts), x.numel())
+    return sums.sum(0)
 
 
-def _over_pairs(name: str, a: Tensor, left: Tensor, b: Tensor, right: Tensor) -> Tensor:
-    left, right, d = left.contiguous(), right.contiguous(), a.shape[1]
-    result = torch.empty(len(left), dtype=torch.float64)
-    call = _function(name, a)
+def measure(matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool) -> tuple[Tensor, Tensor]:
+    """(p,) float64 ``|x[left] - x[right]|^2``, or scalar products, and (rows,) ``|x|^2``, in one pass over all rows.
 
-    def run(part: slice) -> None:
-        mine, theirs, sums = left[part], right[part], result[part]
-        call(*_matrix(a), *_matrix(b), mine.data_ptr(), theirs.data_ptr(), len(mine), d, sums.data_ptr())
-
-    _in_threads(run, len(left), d)
-    return result
-
-
-def weighted_sums(bank: Tensor, n: int, receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> None:
-    """``out`` (n, d): sums of weighted rows of the bank, one per edge; edges are sorted by receiver."""
-    starts = torch.searchsorted(receivers.contiguous(), torch.arange(n + 1))
-    rows, weight, call = rows.contiguous(), weight.to(bank.dtype).contiguous(), _function("sums", bank)
-
-    def run(part: slice) -> None:
-        edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
-        call(*_matrix(bank), *edges, n, part.start, part.stop, *_matrix(out))
-
-    _in_threads(run, bank.shape[1], len(rows) + n, STRIP)
+    Fastest if ``left`` is sorted; and where most pairs of rows are asked for, all are measured, in tiles.
+    """
+    x = matrices[0]
+    if x.dtype in HALVES:
+        found = [measure(parts, left, right, differ=differ) for parts, _ in _in_float32(matrices)]
+        return sum(pairs for pairs, _ in found), sum(norms for _, norms in found)  # type: ignore[return-value]
+    rows, count = _addresses(matrices), sum(map(len, matrices))
+    if 3 * len(left) > count * count and len(left) > 2 * TILE:
+        low, high, size = torch.minimum(left, right), torch.maximum(left, right), -(-count // TILE)
+        squares, norms = _measured(x, rows, None, None, TILE * TILE * (size * (size + 1) // 2), differ)
+        i, j = low // TILE, high // TILE
+        place = (i * size - i * (i - 1) // 2 + j - i) * TILE * TILE + low % TILE * TILE + high % TILE
+        return squares[place], norms
+    left, right = left.contiguous(), right.contiguous()
+    return _measured(x, rows, left, right, len(left), differ)
 
 
-def trimmed_means(bank: Tensor, rows: Tensor, trim: int, out: Tensor, receivers: Tensor) -> None:
-    """``out[receivers[r]]``: mean of ``bank[rows[r]]``, without the ``trim`` smallest and largest values."""
-    (count, rows, receivers), call = (
-        (rows.shape[1], rows.contiguous(), receivers.contiguous()),
-        _function("middle", bank),
-    )
+def _measured(
+    x: Tensor, rows: Tensor, left: Tensor | None, right: Tensor | None, pairs: int, differ: bool
+) -> tuple[Tensor, Tensor]:
+    parts, call = _parts(x.shape[1]), _function("measure", x)
+    sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64)
+    ends = [None if index is None else index.data_ptr() for index in (left, right)]
+
+    def run(part: int) -> int:
+        out = sums[part]
+        sums_of = (out.data_ptr(), out[pairs:].data_ptr())
+        return call(*_array(rows), left is None, *ends, pairs, differ, *parts[part], *sums_of)
+
+    _in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
+    total = sums.sum(0)
+    return total[:pairs], total[pairs:]
+
+
+# Weighted sums.
+
+
+def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> bool:
+    """``out`` (n, d): sums of weighted rows, one per edge, sorted by receiver; whether all of them are finite."""
+    if out.dtype in HALVES:
+        blocks = _in_float32(matrices, out)
+        return all([weighted_sums(parts, receivers, rows, weight, result) for parts, result in blocks])
+    used, (rows,) = _compact(matrices, rows)
+    starts = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1))
+    weight, call = weight.to(out.dtype).contiguous(), _function("sums", out)
+    edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
+
+    def run(start: int, stop: int, results: Tensor) -> int:
+        return call(*_array(used), *edges, len(out), results.data_ptr(), start, stop, _streams(out))
+
+    return _over_columns(run, out, None, len(rows) + len(out))
+
+
+def sums_but_one(
+    matrices: Sequence[Tensor], rows: Tensor, left_out: Tensor, share: float, out: Tensor, receivers: Tensor
+) -> bool:
+    """``out[receivers]``: ``share`` times the sum of ``rows``, without one of them; whether all are finite.
+
+    ``left_out`` are places in ``rows``, -1 for a receiver that leaves none out.
+    """
+    if out.dtype in HALVES:
+        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        return all([sums_but_one(parts, rows, left_out, share, result, places) for parts, result in blocks])
+    used, call = _addresses(matrices)[rows], _function("sums_but_one", out)
+    order = left_out.argsort(descending=True)
+    left_out, receivers = left_out[order], receivers[order]
+
+    def run(start: int, stop: int, results: Tensor) -> int:
+        return call(*_array(used), share, *_array(left_out), results.data_ptr(), start, stop, _streams(out))
+
+    return _over_columns(run, out, receivers, 2 * len(rows) + len(receivers))
+
+
+# Order statistics.
+
+
+def trimmed_means(matrices: Sequence[Tensor], rows: Tensor, trim: int, out: Tensor, receivers: Tensor) -> None:
+    """``out[receivers[r]]``: mean of the rows ``rows[r]``, without the ``trim`` smallest and largest values."""
+    if out.dtype in HALVES:
+        for parts, result in _in_float32(matrices, out, receivers):
+            trimmed_means(parts, rows, trim, result, torch.arange(len(receivers)))
+        return
+    used, (heard,) = _compact(matrices, rows)
+    count, call = rows.shape[1], _function("middle", out)
     steps, kept = _encoded(middle(count, trim))
+    network = (*_array(steps), kept.data_ptr())
 
-    def run(part: slice) -> None:
-        network = (steps.data_ptr(), len(steps), kept.data_ptr())
-        which = (rows.data_ptr(), len(rows), count, trim)
-        call(*_matrix(bank), *which, *network, part.start, part.stop, *_matrix(out), receivers.data_ptr())
+    def run(start: int, stop: int, results: Tensor) -> int:
+        which = (*_array(heard), count, trim, *network)
+        return call(*_array(used), *which, results.data_ptr(), start, stop, _streams(out))
 
-    _in_threads(run, bank.shape[1], rows.numel(), STRIP)
+    _over_columns(run, out, receivers, rows.numel() * 4)
 
 
 def trimmed_means_but_one(
-    bank: Tensor, rows: Tensor, left_out: Tensor, trim: int, out: Tensor, receivers: Tensor
+    matrices: Sequence[Tensor], rows: Tensor, left_out: Tensor, trim: int, out: Tensor, receivers: Tensor
 ) -> None:
-    """``out[receivers[r]]``: trimmed mean of ``bank[rows]`` without ``bank[left_out[r]]``, which is one of them."""
-    rows, left_out, receivers = rows.contiguous(), left_out.contiguous(), receivers.contiguous()
-    call = _function("leave_out", bank)
+    """``out[receivers[r]]``: trimmed mean of ``rows`` without ``rows[left_out[r]]``."""
+    if out.dtype in HALVES:
+        for parts, result in _in_float32(matrices, out, receivers):
+            trimmed_means_but_one(parts, rows, left_out, trim, result, torch.arange(len(receivers)))
+        return
+    used, left_out, call = _addresses(matrices)[rows], left_out.contiguous(), _function("middle_but_one", out)
     steps, kept = _encoded(sorting(len(rows), trim))
+    network = (*_array(steps), kept.data_ptr())
 
-    def run(part: slice) -> None:
-        network = (steps.data_ptr(), len(steps), kept.data_ptr())
-        for some in column_blocks(len(receivers), LARGEST):
-            missing, results = left_out[some], receivers[some]
-            which = (rows.data_ptr(), len(rows), missing.data_ptr(), len(missing), trim)
-            call(*_matrix(bank), *which, *network, part.start, part.stop, *_matrix(out), results.data_ptr())
+    def run(start: int, stop: int, results: Tensor) -> int:
+        which = (*_array(left_out), trim, *network)
+        return call(*_array(used), *which, results.data_ptr(), start, stop, _streams(out))
 
-    _in_threads(run, bank.shape[1], len(steps) + len(receivers), STRIP)
+    _over_columns(run, out, receivers, len(steps) + len(receivers))
 
 
 @lru_cache(maxsize=256)
@@ -156,13 +229,67 @@ def _encoded(network: Network) -> tuple[Tensor, Tensor]:
     return torch.tensor(steps, dtype=torch.int32).reshape(-1, 3), torch.tensor(network.kept, dtype=torch.int32)
 
 
-def _function(name: str, x: Tensor) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(LIBRARY, f"eq_{name}_{SUFFIXES[x.dtype]}")
+# How the library is called.
+
+
+def _function(name: str, x: Tensor) -> Callable[..., int]:
+    function: Callable[..., int] = getattr(LIBRARY, f"eq_{name}_{SUFFIXES[x.dtype]}")
     return function
 
 
-def _matrix(x: Tensor) -> tuple[int, int]:
-    return x.data_ptr(), x.stride(0)
+def _array(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), len(x)
+
+
+def _addresses(matrices: Sequence[Tensor]) -> Tensor:
+    """Where the rows of some matrices start in memory."""
+    starts = [x.data_ptr() + torch.arange(len(x)) * (x.stride(0) * x.element_size()) for x in matrices]
+    return starts[0] if len(starts) == 1 else torch.cat(starts)
+
+
+def _compact(matrices: Sequence[Tensor], *indices: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Where the rows are that the indices name, and the indices as places among these: nothing else is packed."""
+    used = torch.zeros(sum(map(len, matrices)), dtype=torch.bool)
+    for index in indices:
+        used[index] = True
+    place = used.cumsum(0) - 1
+    return _addresses(matrices)[used], [place[index].contiguous() for index in indices]
+
+
+def _streams(out: Tensor) -> bool:
+    return out.nbytes > CACHE
+
+
+def _in_float32(
+    matrices: Sequence[Tensor], out: Tensor | None = None, receivers: Tensor | None = None
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Blocks of columns of all matrices in float32, and a tensor for their results, which go to ``out`` afterwards."""
+    d, heard = matrices[0].shape[1], sum(map(len, matrices))
+    rows = slice(None) if receivers is None else receivers
+    results = 0 if out is None else len(out) if receivers is None else len(receivers)
+    for columns in column_blocks(d, max(STRIP, BLOCK // max(1, heard) // STRIP * STRIP)):
+        result = torch.empty(results, min(columns.stop, d) - columns.start)
+        yield [x[:, columns].float() for x in matrices], result
+        if out is not None:
+            out[rows, columns] = result.to(out.dtype)
+
+
+def _parts(d: int) -> list[tuple[int, int]]:
+    """Ranges of columns that are summed apart, the same whatever the number of threads."""
+    width = max(1, -(-d // (PARTS * FLUSH))) * FLUSH
+    return [(part.start, part.stop) for part in column_blocks(d, width)]
+
+
+def _over_columns(run: Callable[[int, int, Tensor], int], out: Tensor, receivers: Tensor | None, cost: int) -> bool:
+    """Run over the columns of ``out`` in as many parts as torch has threads; whether all of them returned true."""
+    results, d = _addresses([out]), out.shape[1]
+    results = results if receivers is None else results[receivers]
+    if not len(results):
+        return True
+    threads = torch.get_num_threads() if cost * d >= ALONE else 1
+    width = -(-d // (threads * STRIP)) * STRIP
+    parts = list(column_blocks(d, width))
+    return all(_in_threads(lambda part: run(parts[part].start, parts[part].stop, results), len(parts), cost * d))
 
 
 @lru_cache(maxsize=1)
@@ -170,16 +297,15 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="equipoise")
 
 
-def _in_threads(run: Callable[[slice], None], size: int, cost: int, step: int = 1) -> None:
-    """Run over ``range(size)``, in as many parts as torch has threads; ctypes lets go of the interpreter meanwhile.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
 
-    Parts start at multiples of ``step``, so that no column is computed in another way because there are threads.
-    """
-    threads = min(torch.get_num_threads(), size)
-    if threads < 2 or size * cost < ALONE:
-        if size:
-            run(slice(0, size))
-        return
-    width = -(-size // (threads * step)) * step
-    for done in [_pool(threads).submit(run, part) for part in column_blocks(size, width)]:
-        done.result()
+
+def _in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
+    """Run all parts, on as many threads as torch has; ctypes lets go of the interpreter meanwhile."""
+    threads = min(torch.get_num_threads(), parts)
+    alone = threads < 2 or cost < ALONE
+    done = [run(part) for part in range(parts)] if alone else list(_pool(threads).map(run, range(parts)))
+    if any(code < 0 for code in done):
+        raise MemoryError("the native kernels found no memory for a strip of the models")
+    return done

@@ -104,25 +104,54 @@ def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
     return tuple(reversed(steps))
 
 
-LARGEST_IN_C = 16  # values of the networks that are compiled, and so run in registers
+LARGEST_IN_C = 16  # values of the networks that are compiled one by one, and so run in registers
+MOST_HELD = 15  # values that fit the registers of AVX2 besides one for exchanges
+SIDES = {(True, True): "S", (True, False): "L", (False, True): "H"}
+
+
+def forgetting(held: int) -> tuple[Step, ...]:
+    """Steps after which the last two of ``held`` places may be forgotten: there are the smallest and the largest."""
+    pairs: list[tuple[int, int]] = []
+    low, high = _tournament(list(range(held)), pairs)
+    names = {low: held - 1, high: held - 2}
+    names |= dict(zip((i for i in range(held) if i not in names), range(held - 2), strict=True))
+    return _pruned([(names[i], names[j]) for i, j in pairs], set(range(held - 2)))
 
 
 def c_header() -> str:
-    """The networks for few values as C macros; ``python -m equipoise.kernels.networks`` prints native/networks.h."""
+    """The networks as C macros; ``python -m equipoise.kernels.networks`` prints native/networks.h."""
+    lines = ["/* Selection networks, printed by python -m equipoise.kernels.networks. */"]
+    return "\n".join([*lines, *_small_networks(), *_stages()]) + "\n"
+
+
+def _small_networks() -> list[str]:
     cases = [(count, trim) for count in range(1, LARGEST_IN_C + 1) for trim in range((count + 1) // 2)]
-    lines = [
-        f"/* Selection networks for up to {LARGEST_IN_C} values, printed by python -m equipoise.kernels.networks. */"
-    ]
-    lines.append("#define NETWORKS(X) " + " ".join(f"X({count}, {trim})" for count, trim in cases))
+    lines = ["#define NETWORKS(X) " + " ".join(f"X({count}, {trim})" for count, trim in cases)]
     for count in range(1, LARGEST_IN_C + 1):
         lines.append(f"#define VALUES_{count} " + " ".join(f"V({i})" for i in range(count)))
     for count, trim in cases:
-        network, sides = middle(count, trim), {(True, True): "S", (True, False): "L", (False, True): "H"}
-        steps = [f"{sides[step.low, step.high]}({step.i}, {step.j})" for step in network.steps]
+        network = middle(count, trim)
         means = [f"FIRST({network.kept[0]})", *(f"NEXT({i})" for i in network.kept[1:])]
-        lines += [f"#define NETWORK_{count}_{trim} {' '.join(steps)}".rstrip()]
+        lines += [f"#define NETWORK_{count}_{trim} {_in_c(network.steps)}".rstrip()]
         lines += [f"#define MEAN_{count}_{trim} {' '.join(means)}"]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _stages() -> list[str]:
+    """What forgets the extremes of up to `MOST_HELD` values, two at a time."""
+    down = range(MOST_HELD, 2, -1)
+    return [
+        f"#define MOST_HELD {MOST_HELD}",
+        "#define HELD_VALUES " + " ".join(f"HOLD({i})" for i in range(MOST_HELD)),
+        "#define TAKES " + " ".join(f"TAKE({i})" for i in reversed(range(MOST_HELD))),
+        "#define DROPS " + " ".join(f"DROP({held}, {held - 2})" for held in down),
+        "#define SHARES " + " ".join(f"SHARE({i})" for i in reversed(range(MOST_HELD - 2))),
+        *(f"#define STAGE_{held} {_in_c(forgetting(held))}" for held in down),
+    ]
+
+
+def _in_c(steps: tuple[Step, ...]) -> str:
+    return " ".join(f"{SIDES[step.low, step.high]}({step.i}, {step.j})" for step in steps)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from equipoise.inbox import Inbox
 
 WIDTH = 24576  # elements of one compare-exchange: long enough to hide the cost of a call, short enough for the cache
-OWN = 1 << 22  # elements of own models that are copied at a time
 LARGEST = 512  # values; beyond, networks get too long and torch.sort takes over
 
 
@@ -32,12 +31,15 @@ class Heard(NamedTuple):
     trim: int
 
 
-def trimmed_mean(own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool = False) -> Tensor:
+def trimmed_mean(
+    own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool = False, out: Tensor | None = None
+) -> Tensor:
     """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
 
-    ``trim`` (n,) must leave at least one value. With ``include_own`` own is one of the values.
+    ``trim`` (n,) must leave at least one value. With ``include_own`` own is one of the values. The result is written
+    to ``out``, if given.
     """
-    result = new_output(own, *own.shape)
+    result = new_output(own, *own.shape) if out is None else out
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
     extra = own if include_own else None
@@ -46,7 +48,7 @@ def trimmed_mean(own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool =
             _by_sorting(result, inbox.bank, extra, heard)
         elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
             _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
-        elif native.serves(inbox.bank, own):
+        elif native.serves(inbox.bank, own, result):
             _natively(result, inbox.bank, extra, heard)
         else:
             _by_network(result, inbox.bank, extra, heard)
@@ -80,7 +82,8 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
     network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
     if left_out is not None and len(union) <= native.LARGEST and native.serves(bank, result):
-        native.trimmed_means_but_one(bank, union, left_out, heard.trim, result, heard.receivers)
+        places = torch.searchsorted(union, left_out)
+        native.trimmed_means_but_one([bank], union, places, heard.trim, result, heard.receivers)
         return
     for columns in column_blocks(bank.shape[1], WIDTH // 3):
         part = block(bank, columns)
@@ -110,17 +113,11 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
 
 
 def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
-    """A network for each receiver, in C; own models are put below the messages, some at a time."""
-    if own is None:
-        native.trimmed_means(bank, heard.rows, heard.trim, result, heard.receivers)
-        return
-    for some in chunks(len(heard.receivers), own.shape[1], OWN):
-        receivers = heard.receivers[some]
-        rows = heard.rows[some].unique()
-        place = torch.searchsorted(rows, heard.rows[some])
-        mine = torch.arange(len(rows), len(rows) + len(receivers))[:, None]
-        values = torch.cat([bank[rows], own[receivers]])
-        native.trimmed_means(values, torch.cat([place, mine], 1), heard.trim, result, receivers)
+    """A network for each receiver, in C."""
+    matrices, rows = [bank], heard.rows
+    if own is not None:
+        matrices, rows = [bank, own], torch.cat([rows, len(bank) + heard.receivers[:, None]], 1)
+    native.trimmed_means(matrices, rows, heard.trim, result, heard.receivers)
 
 
 def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:

@@ -12,11 +12,11 @@ from equipoise.kernels.careful import careful_norms
 
 def norms(x: Tensor) -> Tensor:
     """(rows,) norm of every row in float64, exact enough for any finite values; NaN where a row is not finite."""
-    if native.serves(x):
-        rows = torch.arange(len(x))
-        fast = native.products(x, rows, x, rows).sqrt()
-    else:
-        fast = _sums_of_squares(x).sqrt()
+    return mended_norms((native.squared_norms(x) if native.serves(x) else _sums_of_squares(x)).sqrt(), x)
+
+
+def mended_norms(fast: Tensor, x: Tensor) -> Tensor:
+    """Norms of the rows of ``x``, with those computed again that the fast way cannot answer for."""
     doubtful = (~is_tame(fast, x)).nonzero().flatten()
     if len(doubtful):
         fast[doubtful] = careful_norms(x, doubtful)
@@ -34,6 +34,8 @@ def _sums_of_squares(x: Tensor) -> Tensor:
 def are_finite(x: Tensor) -> Tensor:
     """(rows,) whether a row has neither NaN nor infinity, and a norm that fits a float64."""
     if x.dtype == torch.float64:
+        return norms(x).isfinite()
+    if native.serves(x):
         return norms(x).isfinite()
     sums = x.sum(1, dtype=torch.float32)  # half the work of a norm, and finite only if all terms are
     return norms(x).isfinite() if not sums.isfinite().all() else torch.ones_like(sums, dtype=torch.bool)

@@ -1,73 +1,78 @@
-/* The arithmetic of equipoise on a CPU: distances, weighted sums and order statistics of rows of matrices.
+/* The arithmetic of equipoise on a CPU: distances, weighted sums and order statistics of rows of numbers.
  *
  * Plain C, called through ctypes: nothing of Python or torch is needed to build it. Each kernel is written once, in
  * kernels.inc, and compiled for every instruction set below; the best one that this CPU has is chosen at run time.
- * Matrices have rows of contiguous elements, `stride` elements apart. Whoever calls with several threads gives each
- * its own receivers, rows or columns: no result is shared, and none depends on their number.
+ *
+ * Every kernel walks over its columns in panels of strips: rows are packed next to each other, where they stay in the
+ * cache while everybody uses them, and where no row ends in the middle of a vector. Rows and results are given by
+ * their addresses, so rows of several matrices can be used together. Whoever calls with several threads gives each its
+ * own columns: what is computed for a column does not depend on where a call starts.
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
-#if defined(_WIN32)
-#define EXPORT __declspec(dllexport)
-#else
-#define EXPORT __attribute__((visibility("default")))
+#if !defined(__GNUC__)
+#error "needs vectors as GCC and Clang have them; without this library equipoise works in torch"
 #endif
 
-#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__i386__))
+#if defined(__x86_64__) || defined(__i386__)
 #define X86 1
 #include <immintrin.h>
 #else
 #define X86 0
 #endif
 
+#define EXPORT __attribute__((visibility("default")))
+#define ALIGNED __attribute__((aligned(64)))
+#define FALL_THROUGH __attribute__((fallthrough))
+#define FETCH(p) __builtin_prefetch(p, 0, 2)
+
 #include "networks.h"
 
 enum { BASELINE, AVX2, AVX512, SETS };
 
-/* Any CPU: one element at a time, which compilers turn into what the platform has, such as SSE2 or NEON. */
+#define FAILED (-1)        /* there was no memory */
+#define NEAR (28 << 10)    /* bytes of a strip that are to stay in a first-level cache of 32 KiB */
+#define FAR (8 << 20)      /* bytes of a panel that are to stay in the last-level cache */
+#define PAGE 4096          /* bytes of a row that are read at a time */
+#define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
+#define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
+#define FLUSH 4096         /* columns after which sums of sums go to double precision */
+#define TILE_ROWS 3        /* rows of a tile of distances, which has nine sums in registers */
+#define LARGEST 512        /* values in one network */
+
+static void *allocate(int64_t size) {
+    void *memory = NULL;
+    return posix_memalign(&memory, 64, (size_t)size + 64) ? NULL : memory;
+}
+
+/* Any CPU: vectors of 16 bytes, which compilers turn into what the platform has, such as SSE2 or NEON. */
+typedef float floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t float_masks __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double doubles __attribute__((vector_size(16), aligned(8), may_alias));
+typedef int64_t double_masks __attribute__((vector_size(16), aligned(8), may_alias));
+
 #define ISA baseline
 #define TARGET
+#define FENCE() (void)0
 #define T float
 #define SUFFIX f32
-#define VEC float
-#define WIDTH 1
-#define LOAD(p) (*(p))
-#define STORE(p, v) (*(p) = (v))
-#define SPREAD(x) (x)
-#define ADD(a, b) ((a) + (b))
-#define SUB(a, b) ((a) - (b))
-#define MUL(a, b) ((a) * (b))
-#define MULADD(a, b, c) ((a) * (b) + (c))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) < (b) ? (b) : (a))
-#define WHERE_LESS(a, b, yes, no) ((a) < (b) ? (yes) : (no))
-#include "kernels.inc"
-#undef T
-#undef SUFFIX
-#undef VEC
+#define VEC floats
+#define MASK float_masks
+#include "plain.inc"
 #define T double
 #define SUFFIX f64
-#define VEC double
-#include "kernels.inc"
-#undef T
-#undef SUFFIX
-#undef VEC
-#undef WIDTH
-#undef LOAD
-#undef STORE
-#undef SPREAD
-#undef ADD
-#undef SUB
-#undef MUL
-#undef MULADD
-#undef MIN
-#undef MAX
-#undef WHERE_LESS
+#define VEC doubles
+#define MASK double_masks
+#include "plain.inc"
 #undef ISA
 #undef TARGET
+#undef FENCE
 
 #if X86
+#define FENCE() _mm_sfence()
 #define ISA avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #define PREFIX(name) _mm256_##name
@@ -111,41 +116,44 @@ EXPORT int eq_use_instructions(int wanted) {
 }
 
 #if X86
-#define CHOOSE(name, ...)                                   \
-    switch (eq_instructions()) {                            \
-        case AVX512: name##_avx512(__VA_ARGS__); return;    \
-        case AVX2: name##_avx2(__VA_ARGS__); return;        \
-        default: name##_baseline(__VA_ARGS__); return;      \
+#define CHOOSE(name, ...)                                  \
+    switch (eq_instructions()) {                           \
+        case AVX512: return name##_avx512(__VA_ARGS__);    \
+        case AVX2: return name##_avx2(__VA_ARGS__);        \
+        default: return name##_baseline(__VA_ARGS__);      \
     }
 #else
-#define CHOOSE(name, ...) name##_baseline(__VA_ARGS__)
+#define CHOOSE(name, ...) return name##_baseline(__VA_ARGS__);
 #endif
 
 #define EXPORTED(T, S)                                                                                                 \
-    EXPORT void eq_squares_##S(const T *a, int64_t a_stride, const T *b, int64_t b_stride, const int64_t *left,        \
-                               const int64_t *right, int64_t pairs, int64_t d, double *out) {                          \
-        CHOOSE(squares_##S, a, a_stride, b, b_stride, left, right, pairs, d, out)                                      \
+    EXPORT int eq_measure_##S(const T *const *rows, int64_t count, int tiles, const int64_t *left,                     \
+                              const int64_t *right, int64_t pairs, int differ, int64_t from, int64_t to, double *out,  \
+                              double *norms) {                                                                         \
+        CHOOSE(measure_##S, rows, count, tiles, left, right, pairs, differ, from, to, out, norms)                      \
     }                                                                                                                  \
-    EXPORT void eq_products_##S(const T *a, int64_t a_stride, const T *b, int64_t b_stride, const int64_t *left,       \
-                                const int64_t *right, int64_t pairs, int64_t d, double *out) {                         \
-        CHOOSE(products_##S, a, a_stride, b, b_stride, left, right, pairs, d, out)                                     \
+    EXPORT int eq_norms_##S(const T *const *rows, int64_t count, int64_t from, int64_t to, double *out) {              \
+        CHOOSE(norms_##S, rows, count, from, to, out)                                                                  \
     }                                                                                                                  \
-    EXPORT void eq_sums_##S(const T *bank, int64_t stride, const int64_t *starts, const int64_t *rows,                 \
-                            const T *weights, int64_t n, int64_t from, int64_t to, T *out, int64_t out_stride) {       \
-        CHOOSE(sums_##S, bank, stride, starts, rows, weights, n, from, to, out, out_stride)                            \
+    EXPORT int eq_sums_##S(const T *const *rows, int64_t count, const int64_t *starts, const int64_t *edges,           \
+                           const T *weights, int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) { \
+        CHOOSE(sums_##S, rows, count, starts, edges, weights, receivers, out, from, to, stream)                        \
     }                                                                                                                  \
-    EXPORT void eq_middle_##S(const T *bank, int64_t stride, const int64_t *rows, int64_t receivers, int64_t count,    \
-                              int64_t trim, const int32_t *steps, int64_t step_count, const int32_t *kept,             \
-                              int64_t from, int64_t to, T *out, int64_t out_stride, const int64_t *out_rows) {         \
-        CHOOSE(middle_##S, bank, stride, rows, receivers, count, trim, steps, step_count, kept, from, to, out,         \
-               out_stride, out_rows)                                                                                   \
+    EXPORT int eq_sums_but_one_##S(const T *const *rows, int64_t count, double share, const int64_t *left_out,         \
+                                   int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) {           \
+        CHOOSE(sums_but_one_##S, rows, count, (T)share, left_out, receivers, out, from, to, stream)                    \
     }                                                                                                                  \
-    EXPORT void eq_leave_out_##S(const T *bank, int64_t stride, const int64_t *rows, int64_t count,                    \
-                                 const int64_t *left_out, int64_t receivers, int64_t trim, const int32_t *steps,       \
-                                 int64_t step_count, const int32_t *kept, int64_t from, int64_t to, T *out,            \
-                                 int64_t out_stride, const int64_t *out_rows) {                                        \
-        CHOOSE(leave_out_##S, bank, stride, rows, count, left_out, receivers, trim, steps, step_count, kept, from, to, \
-               out, out_stride, out_rows)                                                                              \
+    EXPORT int eq_middle_##S(const T *const *rows, int64_t row_count, const int64_t *heard, int64_t receivers,         \
+                             int64_t count, int64_t trim, const int32_t *steps, int64_t step_count,                    \
+                             const int32_t *kept, T *const *out, int64_t from, int64_t to, int stream) {               \
+        CHOOSE(middle_##S, rows, row_count, heard, receivers, count, trim, steps, step_count, kept, out, from, to,     \
+               stream)                                                                                                 \
+    }                                                                                                                  \
+    EXPORT int eq_middle_but_one_##S(const T *const *rows, int64_t count, const int64_t *left_out, int64_t receivers,  \
+                                     int64_t trim, const int32_t *steps, int64_t step_count, const int32_t *kept,      \
+                                     T *const *out, int64_t from, int64_t to, int stream) {                            \
+        CHOOSE(middle_but_one_##S, rows, count, left_out, receivers, trim, steps, step_count, kept, out, from, to,     \
+               stream)                                                                                                 \
     }
 
 EXPORTED(float, f32)

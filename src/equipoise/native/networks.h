@@ -1,4 +1,4 @@
-/* Selection networks for up to 16 values, printed by python -m equipoise.kernels.networks. */
+/* Selection networks, printed by python -m equipoise.kernels.networks. */
 #define NETWORKS(X) X(1, 0) X(2, 0) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(5, 2) X(6, 0) X(6, 1) X(6, 2) X(7, 0) X(7, 1) X(7, 2) X(7, 3) X(8, 0) X(8, 1) X(8, 2) X(8, 3) X(9, 0) X(9, 1) X(9, 2) X(9, 3) X(9, 4) X(10, 0) X(10, 1) X(10, 2) X(10, 3) X(10, 4) X(11, 0) X(11, 1) X(11, 2) X(11, 3) X(11, 4) X(11, 5) X(12, 0) X(12, 1) X(12, 2) X(12, 3) X(12, 4) X(12, 5) X(13, 0) X(13, 1) X(13, 2) X(13, 3) X(13, 4) X(13, 5) X(13, 6) X(14, 0) X(14, 1) X(14, 2) X(14, 3) X(14, 4) X(14, 5) X(14, 6) X(15, 0) X(15, 1) X(15, 2) X(15, 3) X(15, 4) X(15, 5) X(15, 6) X(15, 7) X(16, 0) X(16, 1) X(16, 2) X(16, 3) X(16, 4) X(16, 5) X(16, 6) X(16, 7)
 #define VALUES_1 V(0)
 #define VALUES_2 V(0) V(1)
@@ -160,3 +160,21 @@
 #define MEAN_16_6 FIRST(6) NEXT(7) NEXT(8) NEXT(9)
 #define NETWORK_16_7 S(0, 8) S(1, 9) S(2, 10) S(3, 11) S(4, 12) S(5, 13) S(6, 14) S(7, 15) S(0, 4) S(1, 5) S(2, 6) S(3, 7) S(8, 12) S(9, 13) S(10, 14) S(11, 15) S(4, 8) S(5, 9) S(6, 10) S(7, 11) S(0, 2) S(1, 3) S(4, 6) S(5, 7) S(8, 10) S(9, 11) S(12, 14) S(13, 15) S(2, 8) S(3, 9) S(6, 12) S(7, 13) S(2, 4) S(3, 5) S(6, 8) S(7, 9) S(10, 12) S(11, 13) H(0, 1) H(2, 3) H(4, 5) H(6, 7) L(8, 9) L(10, 11) L(12, 13) L(14, 15) H(1, 8) H(3, 10) L(5, 12) L(7, 14) H(5, 8) L(7, 10) S(7, 8)
 #define MEAN_16_7 FIRST(7) NEXT(8)
+#define MOST_HELD 15
+#define HELD_VALUES HOLD(0) HOLD(1) HOLD(2) HOLD(3) HOLD(4) HOLD(5) HOLD(6) HOLD(7) HOLD(8) HOLD(9) HOLD(10) HOLD(11) HOLD(12) HOLD(13) HOLD(14)
+#define TAKES TAKE(14) TAKE(13) TAKE(12) TAKE(11) TAKE(10) TAKE(9) TAKE(8) TAKE(7) TAKE(6) TAKE(5) TAKE(4) TAKE(3) TAKE(2) TAKE(1) TAKE(0)
+#define DROPS DROP(15, 13) DROP(14, 12) DROP(13, 11) DROP(12, 10) DROP(11, 9) DROP(10, 8) DROP(9, 7) DROP(8, 6) DROP(7, 5) DROP(6, 4) DROP(5, 3) DROP(4, 2) DROP(3, 1)
+#define SHARES SHARE(12) SHARE(11) SHARE(10) SHARE(9) SHARE(8) SHARE(7) SHARE(6) SHARE(5) SHARE(4) SHARE(3) SHARE(2) SHARE(1) SHARE(0)
+#define STAGE_15 S(0, 6) S(1, 7) S(2, 8) S(3, 9) S(4, 10) S(5, 11) S(14, 13) S(0, 1) S(2, 3) S(4, 5) S(14, 0) S(2, 4) S(14, 2) H(14, 12) S(12, 6) S(7, 8) S(9, 10) S(11, 13) S(6, 8) S(10, 13) L(8, 13)
+#define STAGE_14 S(0, 6) S(1, 7) S(2, 8) S(3, 9) S(4, 10) S(5, 12) S(13, 11) S(0, 1) S(2, 3) S(4, 5) S(13, 0) S(2, 4) H(13, 2) S(6, 7) S(8, 9) S(10, 12) S(11, 7) S(9, 12) L(7, 12)
+#define STAGE_13 S(0, 5) S(1, 6) S(2, 7) S(3, 8) S(12, 11) S(4, 9) S(0, 1) S(2, 3) S(12, 4) S(0, 2) S(12, 0) H(12, 10) S(10, 5) S(6, 7) S(8, 11) S(9, 5) S(7, 11) L(5, 11)
+#define STAGE_12 S(0, 5) S(1, 6) S(2, 7) S(3, 10) S(11, 8) S(4, 9) S(0, 1) S(2, 3) S(11, 4) S(0, 2) H(11, 0) S(5, 6) S(7, 10) S(8, 9) S(6, 10) L(9, 10)
+#define STAGE_11 S(0, 4) S(1, 5) S(10, 9) S(2, 6) S(3, 7) S(0, 1) S(10, 2) S(3, 0) S(10, 3) H(10, 8) S(8, 4) S(5, 9) S(6, 7) S(4, 9) L(7, 9)
+#define STAGE_10 S(0, 4) S(1, 8) S(9, 5) S(2, 6) S(3, 7) S(0, 1) S(9, 2) S(3, 0) H(9, 3) S(4, 8) S(5, 6) S(7, 8) L(6, 8)
+#define STAGE_9 S(8, 7) S(0, 3) S(1, 4) S(2, 5) S(8, 0) S(1, 2) S(8, 1) H(8, 6) S(6, 7) S(3, 4) S(5, 7) L(4, 7)
+#define STAGE_8 S(7, 3) S(0, 4) S(1, 5) S(2, 6) S(7, 0) S(1, 2) H(7, 1) S(3, 4) S(5, 6) L(4, 6)
+#define STAGE_7 S(0, 2) S(1, 3) S(6, 5) S(0, 1) S(6, 0) H(6, 4) S(4, 2) S(3, 5) L(2, 5)
+#define STAGE_6 S(0, 2) S(1, 4) S(5, 3) S(0, 1) H(5, 0) S(2, 4) L(3, 4)
+#define STAGE_5 S(4, 3) S(0, 1) S(4, 0) H(4, 2) S(2, 3) L(1, 3)
+#define STAGE_4 S(3, 1) S(0, 2) H(3, 0) L(1, 2)
+#define STAGE_3 S(2, 1) H(2, 0) L(0, 1)

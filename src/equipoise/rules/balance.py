@@ -58,8 +58,7 @@ class Balance(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""
         limit = self.gamma * self._decay(t, total)
-        sizes = kernels.norms_of(own, inbox)
-        apart = kernels.distances(own, inbox, sizes)
+        apart, sizes = kernels.distances(own, inbox)
         return uniform(kernels.within(own, inbox, sizes, apart, limit))
 
     def _decay(self, t: int | None, total: int | None) -> float:

@@ -39,8 +39,7 @@ class BalanceMedian(WeightedRule):
 
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""
-        sizes = kernels.norms_of(own, inbox)
-        apart = kernels.distances(own, inbox, sizes)
+        apart, sizes = kernels.distances(own, inbox)
         if inbox.k == 0:
             return apart
         apart = kernels.sharpened(own, inbox, sizes, apart, _median(apart, inbox)[:, 0])

@@ -23,6 +23,7 @@ class Rule(ABC):
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
         """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
         models, inbox = as_batch(own, received)
+        check_out(inputs.get("out"), own, inbox)
         if own.dim() == 2:
             return self.aggregate(models, inbox, **inputs)
         out = self.aggregate(models, inbox, **batch_inputs(**inputs))
@@ -40,7 +41,7 @@ class WeightedRule(Rule):
     def aggregate(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Aggregated:
         """Weigh the messages, then combine them."""
         weights = self.weigh(own, inbox, **inputs)
-        model = kernels.combine(own, own_share(weights), inbox, weights)
+        model = kernels.combine(own, own_share(weights), inbox, weights, out=inputs.get("out"))
         return Aggregated(model, as_diagnostic(weights, own), inputs.get("state"))
 
     @abstractmethod
@@ -71,10 +72,24 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     return models, inbox
 
 
+def check_out(out: Tensor | None, own: Tensor, inbox: Inbox) -> None:
+    """Raise unless results may be written to ``out``: like own, and in memory of its own."""
+    if out is None:
+        return
+    if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (own.shape, own.dtype, own.device):
+        raise ValueError(f"out must be a tensor like own, {describe(own)} on {own.device}, found {describe(out)}")
+    if out.requires_grad:
+        raise ValueError("out must not require gradients, which rules do not compute")
+    memory = out.untyped_storage().data_ptr()
+    if memory and memory in (own.untyped_storage().data_ptr(), inbox.bank.untyped_storage().data_ptr()):
+        raise ValueError("out must have memory of its own, found that of own or of a message")
+
+
 def batch_inputs(**inputs: Any) -> dict[str, Any]:
     """Round inputs of one client as those of a batch of one."""
-    if "update" in inputs:
-        inputs["update"] = inputs["update"][None]
+    for name in ("update", "out"):
+        if inputs.get(name) is not None:
+            inputs[name] = inputs[name][None]
     if "loss_of" in inputs:
         of_models = inputs["loss_of"]
         inputs["loss_of"] = lambda models, clients: of_models(models)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox, describe
-from equipoise.kernels.blocks import new_output
 from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
 from equipoise.types import Aggregated
 
@@ -38,17 +37,22 @@ class FedAvg(Rule):
     weighted: bool = False
 
     def aggregate(
-        self, own: Tensor, inbox: Inbox, *, samples: Tensor | None = None, state: Any = None, **_: Any
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        samples: Tensor | None = None,
+        out: Tensor | None = None,
+        state: Any = None,
+        **_: Any,
     ) -> Aggregated:
         """Average all messages; if the mean is not finite, then only the finite ones."""
-        weights = self._weights(inbox, inbox.mask, samples)
-        if _is_whole_bank(inbox) and not self.weighted:
-            model = torch.mean(inbox.bank, dim=0, keepdim=True, out=new_output(own, *own.shape))
-        else:
-            model = kernels.combine(own, own_share(weights), inbox, weights)
-        if not inbox.keep_nonfinite and not kernels.are_finite(model.view(1, -1)).all():
+        weights, model = self._weights(inbox, inbox.mask, samples), None
+        if not inbox.keep_nonfinite:
+            model = kernels.combine_if_finite(own, own_share(weights), inbox, weights, out=out)
+        if model is None:
             weights = self._weights(inbox, inbox.present, samples)
-            model = kernels.combine(own, own_share(weights), inbox, weights)
+            model = kernels.combine(own, own_share(weights), inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(weights, own), state)
 
     def _weights(self, inbox: Inbox, taken: Tensor, samples: Tensor | None) -> Tensor:
@@ -59,12 +63,6 @@ class FedAvg(Rule):
         sizes = _checked(samples, inbox)[inbox.senders.where(taken, 0)].where(taken, 0.0)
         total = sizes.sum(1, keepdim=True)
         return (sizes / total).where(total > 0, 0.0)
-
-
-def _is_whole_bank(inbox: Inbox) -> bool:
-    """Whether there is one client that hears all there is, so that its mean needs no weights."""
-    everything = torch.arange(len(inbox.bank), device=inbox.slots.device)[None]
-    return inbox.k > 0 and bool(inbox.mask.all()) and torch.equal(inbox.slots, everything)
 
 
 def _checked(samples: Tensor, inbox: Inbox) -> Tensor:

@@ -39,13 +39,15 @@ class FLTrust(Rule):
 
     weighted: bool = True
 
-    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
+    ) -> Aggregated:
         """Share by cosine, rescale, sum."""
-        sizes = kernels.norms_of(own, inbox)
-        trust = kernels.cosines(own, inbox, sizes).clamp_min_(0)
+        cosines, sizes = kernels.cosines(own, inbox)
+        trust = cosines.clamp_min_(0)
         total = trust.sum(1, keepdim=True)
         shares = (trust / total).where(total > 0, 0.0) if self.weighted else uniform(trust > 0)
         lengths = inbox.bank_norms[inbox.slots.where(shares > 0, 0)]
         coefficients = (shares * (sizes[:, None] / lengths)).where(shares > 0, 0.0)
-        model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients)
+        model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)

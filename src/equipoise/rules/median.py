@@ -26,6 +26,9 @@ class Median(Rule):
     tensor([3.0000, 3.5000])
     """
 
-    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
+    ) -> Aggregated:
         """Trim until one or two values are left; there are no weights, every coordinate has its own."""
-        return Aggregated(kernels.trimmed_mean(own, inbox, (inbox.counts - 1).clamp_min(0) // 2), None, state)
+        trim = (inbox.counts - 1).clamp_min(0) // 2
+        return Aggregated(kernels.trimmed_mean(own, inbox, trim, out=out), None, state)

@@ -51,18 +51,20 @@ class PerClient(Rule):
         """
         return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator).tolist())
 
-    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **inputs: Any) -> Aggregated:
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **inputs: Any
+    ) -> Aggregated:
         """Serve the clients of each distinct rule together."""
         if len(self.rules) != inbox.n:
             raise ValueError(f"rules must be one per client, expected {inbox.n}, found {len(self.rules)}")
-        model = torch.empty_like(own)
+        model = torch.empty_like(own) if out is None else out
         weights, weighted = torch.full(inbox.slots.shape, torch.nan, dtype=torch.float64, device=own.device), False
         for rule, clients in self._shares(own):
             part = {name: _part(name, value, clients) for name, value in inputs.items()}
-            out = rule(own[clients], inbox.of(clients), **part)
-            model[clients] = out.model
-            if out.weights is not None:
-                weights[clients], weighted = out.weights.double(), True
+            theirs = rule(own[clients], inbox.of(clients), **part)
+            model[clients] = theirs.model
+            if theirs.weights is not None:
+                weights[clients], weighted = theirs.weights.double(), True
         return Aggregated(model, as_diagnostic(weights, own) if weighted else None, state)
 
     def _shares(self, own: Tensor) -> Iterator[tuple[Aggregator, Tensor]]:

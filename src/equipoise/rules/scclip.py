@@ -48,16 +48,18 @@ class SCClip(Rule):
         if self.mode not in ("difference", "norm"):
             raise ValueError(f"mode must be 'difference' or 'norm', found {self.mode!r}")
 
-    def aggregate(self, own: Tensor, inbox: Inbox, *, state: Any = None, **_: Any) -> Aggregated:
+    def aggregate(
+        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
+    ) -> Aggregated:
         """Clip, then average."""
-        shares, sizes = uniform(inbox.present), kernels.norms_of(own, inbox)
         if self.mode == "norm":
-            lengths = inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
+            sizes = kernels.norms_of(own, inbox)
+            shares, lengths = uniform(inbox.present), inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
             weights = shares * _kept(sizes[:, None], lengths)
         else:
-            apart = kernels.distances(own, inbox, sizes)
-            weights = shares = shares * _kept(self._radius(apart, inbox), apart)
-        model = kernels.combine(own, own_share(shares), inbox, weights)
+            apart = kernels.distances(own, inbox)[0]
+            weights = shares = uniform(inbox.present) * _kept(self._radius(apart, inbox), apart)
+        model = kernels.combine(own, own_share(shares), inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)
 
     def _radius(self, apart: Tensor, inbox: Inbox) -> Tensor:

@@ -37,12 +37,19 @@ class TrimmedMean(Rule):
     strict: bool = False
 
     def aggregate(
-        self, own: Tensor, inbox: Inbox, *, tolerated: int | Tensor | None = None, state: Any = None, **_: Any
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        tolerated: int | Tensor | None = None,
+        out: Tensor | None = None,
+        state: Any = None,
+        **_: Any,
     ) -> Aggregated:
         """Trim and average; there are no weights, every coordinate has its own."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
         check_strict(self.strict, lambda degrees: 2 * f >= degrees, inbox, f)
-        return Aggregated(kernels.trimmed_mean(own, inbox, at_most(f, inbox.counts)), None, state)
+        return Aggregated(kernels.trimmed_mean(own, inbox, at_most(f, inbox.counts), out=out), None, state)
 
 
 def at_most(trim: Tensor, counts: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class UBAR(WeightedRule):
         """Equal weights for the messages that pass both stages."""
         (loss_of,) = needed(self, loss_of=loss_of)
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        apart, near = _nearest(own, inbox, inbox.counts - f)
+        apart, near = _nearest(own, inbox, f)
         losses, own_losses = _losses(own, inbox, near, loss_of)
         better = near & (losses < own_losses[:, None])
         if self.empty != "own":
@@ -72,10 +72,10 @@ class UBAR(WeightedRule):
         return uniform(better)
 
 
-def _nearest(own: Tensor, inbox: Inbox, amount: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, k) distances, and which messages are among the nearest, so many for each client, the lowest ids first."""
-    sizes = kernels.norms_of(own, inbox)
-    apart = kernels.distances(own, inbox, sizes)
+def _nearest(own: Tensor, inbox: Inbox, tolerated: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, k) distances, and which messages are among the nearest, all but so many, the lowest ids first."""
+    apart, sizes = kernels.distances(own, inbox)
+    amount = inbox.counts - tolerated
     if inbox.k:
         last = apart.sort(dim=1).values.gather(1, (amount - 1).clamp_min(0)[:, None])
         apart = kernels.sharpened(own, inbox, sizes, apart, last[:, 0])
