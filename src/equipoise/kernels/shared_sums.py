@@ -15,6 +15,7 @@ from equipoise.kernels import native
 from equipoise.kernels.blocks import same_rows
 
 WORTH = 8  # additions that sharing must save for each model that is read or written
+GROUPS = 4  # of receivers with equal weights that are looked at, the largest ones
 
 Edges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 
@@ -54,14 +55,23 @@ def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tenso
     receivers, rows, weight = edges
     low = torch.full((n,), torch.inf, dtype=torch.float64).scatter_reduce_(0, receivers, weight, "amin")
     high = torch.full((n,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, receivers, weight, "amax")
-    for share in low[low == high].unique().tolist():
+    shares, sizes = low[low == high].unique(return_counts=True)
+    for share in shares[sizes.argsort(descending=True)][:GROUPS].tolist():
         group = (low == share) & (high == share)
-        heard = torch.zeros(n, m, dtype=torch.bool)
-        heard[receivers, rows] = True
-        heard = heard[group]
-        used = heard.any(0)
-        once = int(heard.sum()) == int(group[receivers].sum())
-        missing = ~heard[:, used]
-        if once and int(missing.sum(1).max()) <= 1 and len(missing) > WORTH:
-            left_out = missing.int().argmax(1).where(missing.any(1), -1)
-            yield group.nonzero().flatten(), used.nonzero().flatten(), left_out, share
+        theirs = group[receivers]
+        found = _but_one(group.cumsum(0)[receivers[theirs]] - 1, rows[theirs], int(group.sum()), m)
+        if found is not None:
+            yield group.nonzero().flatten(), *found, share
+
+
+def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, Tensor] | None:
+    """The rows of all receivers, and the place of the one that each has not, if it is one at most and worth it."""
+    used = torch.zeros(m, dtype=torch.bool).index_fill_(0, rows, True)
+    count = int(used.sum())
+    if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
+        return None
+    heard = torch.zeros(n, count, dtype=torch.int64)
+    heard.index_put_((receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1), accumulate=True)
+    if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
+        return None  # somebody hears a row twice
+    return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)
