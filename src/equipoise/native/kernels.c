@@ -35,8 +35,8 @@ enum { BASELINE, AVX2, AVX512, SETS };
 
 #define FAILED (-1)        /* there was no memory */
 #define NEAR (28 << 10)    /* bytes of a strip that are to stay in a first-level cache of 32 KiB */
-#define FAR (8 << 20)      /* bytes of a panel that are to stay in the last-level cache */
-#define PAGE 4096          /* bytes of a row that are read at a time */
+#define FAR (4 << 20)      /* bytes of a panel that are to stay in the last-level cache */
+#define PAGE 2048          /* bytes of a row that are read at a time */
 #define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
