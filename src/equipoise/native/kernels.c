@@ -31,7 +31,7 @@
 
 #include "networks.h"
 
-enum { BASELINE, AVX2, AVX512, SETS };
+enum { BASELINE, AVX2, AVX512 };
 
 #define FAILED (-1)        /* there was no memory */
 #define NEAR (28 << 10)    /* bytes of a strip that are to stay in a first-level cache of 32 KiB */
