@@ -59,8 +59,8 @@ def cnn(
 
     def build() -> nn.Sequential:
         return nn.Sequential(
-            *(nn.Conv2d(channels, 30, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(30, 50, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(channels, 30, 3), nn.MaxPool2d(2), nn.ReLU()),  # after pooling: the same, and faster
+            *(nn.Conv2d(30, 50, 3), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Flatten(), nn.Linear(50 * _left(_left(height)) * _left(_left(width)), 100), nn.ReLU()),
             nn.Linear(100, classes),
         )

@@ -1,0 +1,114 @@
+"""What the commands do: one run, a table, a report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.experiments import pool
+from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
+from equipoise.experiments.report import MARKS, as_csv, cells, counts, markdown
+from equipoise.experiments.settings import Setting
+from equipoise.experiments.store import Store
+from equipoise.experiments.tables import TABLES, Table
+from equipoise.experiments.tasks import TASKS
+from equipoise.experiments.trials import run, tail
+from equipoise.progress import Progress
+from equipoise.simulator import Simulator
+
+
+def show_names() -> int:
+    """Print all names that other commands take."""
+    sections: dict[str, Iterable[str]] = {
+        "rules": RULES,
+        "attacks": ATTACKS,
+        "graphs": (*REGULAR, *GRAPHS),
+        "data sets": TASKS,
+    }
+    for title, names in sections.items():
+        print(f"{title}: {', '.join(names)}\n")
+    print("tables and figures of the paper:")
+    for name, table in TABLES.items():
+        print(f"  {name:<15} {table.caption} ({len(table.rows) * len(table.columns)} cells)")
+    return 0
+
+
+def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
+    """Train one setting, say what came out, and keep it: the result, and all rounds as a table."""
+    store = Store(results)
+    checkpoint = store.checkpoint(setting, seed)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    with Progress(setting.rounds, "round") as bar:
+
+        def step(simulator: Simulator) -> None:
+            bar.advance(simulator._note, steps=simulator.t - bar.done)
+
+        found, history = run(setting, seed, root, step=step, checkpoint=checkpoint)
+    store.add(setting, found)
+    checkpoint.unlink(missing_ok=True)
+    rounds = store.path(setting).with_suffix(f".{seed}.csv")
+    history.to_csv(rounds)
+    print(f"{setting} --seed {seed}\n{history}")
+    for metric in history.metrics():
+        print(f"Max.{metric}, mean of the last 5 % of rounds: {tail(found, metric):.4f}")
+    print(f"Result: {store.path(setting)}\nAll rounds: {rounds}")
+    return 0
+
+
+def run_table(
+    name: str,
+    seeds: Sequence[int],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    rounds: int,
+    processes: int,
+    root: str,
+    results: Path,
+) -> int:
+    """Run what is missing of a table; returns 1 if something went wrong."""
+    table, store = TABLES[name], Store(results)
+    _check_names("--rows", rows, table.rows)
+    _check_names("--columns", columns, table.columns)
+    settings = [
+        setting
+        for row, column, setting in table.cells(**_rounds(rounds))
+        if (not rows or row in rows) and (not columns or column in columns)
+    ]
+    jobs = pool.missing(store, settings, seeds)
+    print(f"{name}: {len(settings)} cells, {len(settings) * len(seeds) - len(jobs)} of the runs are there.", flush=True)
+    problems = pool.run_all(jobs, root, store, processes)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(markdown(table, cells(table, store, **_rounds(rounds))))
+    return 1 if problems else 0
+
+
+def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
+    """Print tables, and write them as CSV."""
+    store = Store(results)
+    for name, table in TABLES.items():
+        found = cells(table, store, **_rounds(rounds))
+        if name in names or (not names and any(cell.runs for cell in found)):
+            print(f"## {table.caption} (`{name}`)\n\n{markdown(table, found)}\n\n{_legend(table, found)}\n")
+            if output is not None:
+                (output / f"{name}.csv").write_text(as_csv(found))
+    return 0
+
+
+def _legend(table: Table, found: Any) -> str:
+    if not table.figures:
+        return f"{counts(found)}. The paper's figures are not known here."
+    marks = ", ".join(f"{mark} {name}" for name, mark in MARKS.items() if mark and name != "missing")
+    return f"Ours (the paper's); {marks}: {counts(found)}."
+
+
+def _rounds(rounds: int) -> dict[str, int]:
+    return {"rounds": rounds} if rounds else {}
+
+
+def _check_names(option: str, names: Sequence[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in (valid := list(known)):
+            raise ValueError(f"{option} must be of {', '.join(valid)}, found {name!r}")

@@ -1,0 +1,118 @@
+"""Many runs, spread over processes, that can be interrupted at any time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from equipoise.experiments.settings import Setting
+from equipoise.experiments.store import DamagedError, Store
+from equipoise.experiments.tasks import load
+from equipoise.experiments.trials import Run, run, tail
+from equipoise.progress import Progress
+from equipoise.simulator import Simulator
+
+POLLED = 0.5  # seconds between two looks at how far everybody is
+
+
+class Job(NamedTuple):
+    """A run that is wanted."""
+
+    setting: Setting
+    seed: int
+
+
+def missing(store: Store, settings: Iterable[Setting], seeds: Sequence[int]) -> list[Job]:
+    """The runs that the store has not, seed by seed; files that are damaged are reported, and run again."""
+    known: dict[Setting, set[int]] = {}
+    for setting in dict.fromkeys(settings):
+        try:
+            known[setting] = {one["seed"] for one in store.runs(setting)}
+        except DamagedError as error:
+            print(f"{error}: it is run again.", file=sys.stderr)
+            known[setting] = set()
+    return [Job(setting, seed) for seed in seeds for setting in known if seed not in known[setting]]
+
+
+def run_all(jobs: Sequence[Job], root: str | os.PathLike[str], store: Store, processes: int) -> list[str]:
+    """Run them, each in one thread of one of so many processes, and store what comes out; returns what went wrong.
+
+    After Ctrl-C, every process saves where it is, and goes on from there the next time.
+    """
+    if not jobs:
+        return []
+    load(jobs[0].setting.data, os.fspath(root), jobs[0].seed)  # a missing file is better reported once, and now
+    context = multiprocessing.get_context("spawn")
+    stop, done = context.Event(), context.Value("q", 0)
+    executor = ProcessPoolExecutor(
+        min(processes, len(jobs)), context, initializer=_begin, initargs=(stop, done, os.getpid())
+    )
+    with executor, Progress(sum(job.setting.rounds for job in jobs), "round") as bar:
+        pending = {executor.submit(_work, job, os.fspath(root), store.folder): job for job in jobs}
+        try:
+            return _collect(pending, store, done, bar)
+        finally:  # also after Ctrl-C
+            stop.set()
+            executor.shutdown(cancel_futures=True)
+
+
+def _collect(pending: dict[Future[Run], Job], store: Store, done: Any, bar: Progress) -> list[str]:
+    """Store every run when it ends, and show how far all of them are."""
+    total, problems, note = len(pending), list[str](), ""
+    while pending:
+        ended, _ = wait(pending, POLLED, FIRST_COMPLETED)
+        for future in ended:
+            job = pending.pop(future)
+            try:
+                store.add(job.setting, future.result())
+                store.checkpoint(*job).unlink(missing_ok=True)
+                worst = tail(future.result(), job.setting.task.metric)
+                note = f"run {total - len(pending)}/{total}: {worst:.3f}, {job.setting.rule}, {job.setting.attack}"
+            except Exception as error:
+                problems.append(f"{job.setting} --seed {job.seed}: {type(error).__name__}: {error}")
+        bar.advance(note, steps=done.value - bar.done)
+    return problems
+
+
+class StoppedError(Exception):
+    """The run was told to stop."""
+
+
+_shared: tuple[Event, Any, int]
+
+
+def _begin(stop: Event, done: Any, parent: int) -> None:
+    """What a process does first. It is told to stop by its parent alone, or by its parent's end."""
+    global _shared
+    _shared = stop, done, parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _work(job: Job, root: str, folder: Path) -> Run:
+    stop, done, parent = _shared
+    counted = 0
+
+    def step(simulator: Simulator) -> None:
+        nonlocal counted
+        with done.get_lock():
+            done.value += simulator.t - counted
+        counted = simulator.t
+        if stop.is_set() or os.getppid() != parent:
+            raise StoppedError
+
+    checkpoint = Store(folder).checkpoint(*job)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    found, _ = run(*job, root, step=step, checkpoint=checkpoint)
+    with done.get_lock():
+        done.value += job.setting.rounds - counted
+    return found

@@ -1,0 +1,174 @@
+"""What was measured next to what the paper prints, cell by cell, with a verdict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from equipoise.experiments.settings import Setting
+from equipoise.experiments.store import DamagedError, Store
+from equipoise.experiments.tables import Table
+from equipoise.experiments.trials import Run, tail
+
+Verdict = Literal["reproduced", "same conclusion", "differs", "not in the paper", "missing"]
+MARKS: dict[str, str] = {
+    "reproduced": "=",
+    "same conclusion": "~",
+    "differs": "!",
+    "not in the paper": "",
+    "missing": "?",
+}
+CLOSE = 0.03  # how far a reproduced rate may be off; of a mean squared error, as a share
+HARM = 0.1  # more error than FedAvg without attack: the rule was hurt. For a mean squared error, a factor of 2
+SUCCESS = 0.2  # of a backdoor: it works
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: what was measured, the mean over seeds, and what the paper prints."""
+
+    row: str
+    column: str
+    setting: Setting
+    runs: tuple[Run, ...]
+    ours: tuple[float, ...]
+    last: tuple[float, ...]
+    paper: tuple[float, ...]
+    verdict: Verdict
+
+
+def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
+    """All cells of a table, judged by the mean of the worst client's errors over the last 5 % of rounds."""
+    found = [_cell(table, store, *cell) for cell in table.cells(**changes)]
+    baselines = [_baseline([cell.ours for cell in found], found), _baseline([cell.paper for cell in found], found)]
+    return [_judged(cell, *baselines) for cell in found]
+
+
+def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
+    try:
+        runs = tuple(store.runs(setting))
+    except DamagedError:
+        runs = ()
+    names = [setting.task.metric, *(["ASR"] if setting.attack == "Backdoor" else [])]
+    ours: tuple[float, ...]
+    last: tuple[float, ...]
+    if table.measure == "consensus":
+        ours = last = (_mean([one.get("consensus") for one in runs]),) if runs else ()
+    else:
+        ours = tuple(mean(tail(one, name) for one in runs) for name in names) if runs else ()
+        last = tuple(_mean([one[f"max_{name}"][-1] for one in runs]) for name in names) if runs else ()
+    return Cell(row, column, setting, runs, ours, last, table.figures.get((row, column), ()), "missing")
+
+
+def _mean(values: list[float | None]) -> float:
+    """The mean, infinite if a value is missing: JSON has no infinities."""
+    return mean([math.inf if value is None else value for value in values])
+
+
+def _baseline(values: list[tuple[float, ...]], found: list[Cell]) -> float:
+    """What a method without defence has if nobody attacks: FedAvg's error, or the least of the table."""
+    known = {(cell.row, cell.column): value[0] for cell, value in zip(found, values, strict=True) if value}
+    return known.get(("FedAvg", "No"), min(known.values(), default=math.nan))
+
+
+def _judged(cell: Cell, ours: float, paper: float) -> Cell:
+    verdict: Verdict = "missing"
+    if cell.ours:
+        verdict = "not in the paper"
+    if cell.ours and cell.paper:
+        verdict = judge(cell.ours, cell.paper, (ours, paper), squared=cell.setting.task.metric == "MSE")
+    return Cell(*(cell.row, cell.column, cell.setting, cell.runs, cell.ours, cell.last, cell.paper), verdict)
+
+
+def judge(
+    ours: tuple[float, ...], paper: tuple[float, ...], baselines: tuple[float, float], *, squared: bool = False
+) -> Verdict:
+    """How one cell compares: errors, and for a backdoor its success.
+
+    ``baselines`` are the errors of FedAvg without attack, here and in the paper. A cell is reproduced if all figures
+    are within 0.03 of the paper's (mean squared errors: 3 %), or both errors are those of models that have collapsed.
+    The conclusion is the same if the error is small (within 0.1 of the baseline, or twice a mean squared error) in
+    both, or large in both, and the backdoor works (0.2 or more) in both or in neither.
+
+    >>> from equipoise.experiments.report import judge
+    >>> judge((0.12,), (0.10,), (0.1, 0.1)), judge((0.95,), (0.90,), (0.1, 0.1)), judge((0.4,), (0.6,), (0.1, 0.1))
+    ('reproduced', 'reproduced', 'same conclusion')
+    >>> judge((0.1, 0.9), (0.1, 0.01), (0.1, 0.1))
+    'differs'
+    """
+    states = [_state(value[0], base, squared) for value, base in zip((ours, paper), baselines, strict=True)]
+    close = [abs(x - y) <= CLOSE * (y if squared else 1) for x, y in zip(ours, paper, strict=True)]
+    if states == ["collapsed", "collapsed"] or all(close):
+        return "reproduced"
+    works = [any(success >= SUCCESS for success in value[1:]) for value in (ours, paper)]
+    hurt = [state != "held" for state in states]
+    broken = "collapsed" in states
+    same = hurt[0] == hurt[1] and (works[0] == works[1] or broken)
+    return "same conclusion" if same else "differs"
+
+
+def _state(error: float, baseline: float, squared: bool) -> str:
+    """Whether a rule held, was hurt, or its models collapsed to those that know nothing."""
+    if squared:
+        return "collapsed" if not error <= 100 else "hurt" if error > 2 * baseline else "held"
+    return "collapsed" if error >= 0.8 else "hurt" if error > baseline + HARM else "held"
+
+
+# As text
+
+
+def markdown(table: Table, found: list[Cell]) -> str:
+    """A table of cells "ours (paper) mark", and what the marks mean."""
+    lines = [f"| | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
+    for row in table.rows:
+        texts = [_text(cell) for cell in found if cell.row == row]
+        lines.append(f"| {row} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def _text(cell: Cell) -> str:
+    if not cell.ours:
+        return f"({_figures(cell.paper)})" if cell.paper else ""
+    text = _figures(cell.ours)
+    return f"{text} ({_figures(cell.paper)}) {MARKS[cell.verdict]}" if cell.paper else text
+
+
+def _figures(values: tuple[float, ...]) -> str:
+    return " / ".join(">100" if value > 100 else f"{value:.2f}" for value in values)
+
+
+def counts(found: list[Cell]) -> str:
+    """How many cells have which verdict.
+
+    >>> from equipoise.experiments.report import counts
+    >>> counts([])
+    'no cells'
+    """
+    verdicts = [cell.verdict for cell in found]
+    return ", ".join(f"{verdicts.count(name)} {name}" for name in MARKS if name in verdicts) or "no cells"
+
+
+def as_csv(found: list[Cell]) -> str:
+    """One line for each cell: what was measured, how often, the paper's figure, and the command that checks it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        [
+            *("row", "column", "ours", "ours_asr", "last", "last_asr", "seeds", "stopped_early", "paper", "paper_asr"),
+            *("verdict", "command"),
+        ]
+    )
+    for cell in found:
+        pairs = [*_pair(cell.ours), *_pair(cell.last)]
+        stopped = sum("stopped" in one for one in cell.runs)
+        rest = [len(cell.runs), stopped, *_pair(cell.paper), cell.verdict, str(cell.setting)]
+        writer.writerow([cell.row, cell.column, *pairs, *rest])
+    return out.getvalue()
+
+
+def _pair(values: tuple[float, ...]) -> list[str]:
+    return [f"{value:.4g}" for value in values] + [""] * (2 - len(values))

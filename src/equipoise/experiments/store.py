@@ -1,0 +1,84 @@
+"""Results as small files: one for each setting, with all of its seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from equipoise.experiments.settings import Setting
+from equipoise.experiments.trials import Run
+from equipoise.replacing import replacing
+
+FIELDS: dict[str, type | tuple[type, ...]] = {"seed": int, "rounds": int, "seconds": (int, float), "evaluated": list}
+
+
+class DamagedError(ValueError):
+    """A file that should hold results holds something else."""
+
+
+class Store:
+    """A folder of results.
+
+    >>> import tempfile
+    >>> from equipoise.experiments import Setting
+    >>> store = Store(tempfile.mkdtemp())
+    >>> setting = Setting(data="synthetic", rule="Krum")
+    >>> store.add(setting, {"seed": 3, "rounds": 300, "seconds": 1.0, "evaluated": [299], "max_MSE": [1.2]})
+    >>> [run["seed"] for run in store.runs(setting)], store.path(setting).name
+    ([3], 'Krum.No.json')
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, setting: Setting) -> Path:
+        """The file of a setting."""
+        return self.folder / f"{setting.slug}.json"
+
+    def checkpoint(self, setting: Setting, seed: int) -> Path:
+        """Where an unfinished run is kept."""
+        return self.folder / f"{setting.slug}.{seed}.unfinished"
+
+    def runs(self, setting: Setting) -> list[Run]:
+        """What is known about a setting, by seed; nothing if there is no file.
+
+        Raises:
+            DamagedError: the file is not what `add` writes, or is about another setting.
+        """
+        path = self.path(setting)
+        try:
+            content = json.loads(path.read_bytes())
+            runs: list[Run] = content["runs"]
+            known = content["setting"]
+            correct = all(isinstance(run[name], kind) for run in runs for name, kind in FIELDS.items())
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{path} must hold results, found {type(error).__name__}: {error}") from error
+        if not correct or known != _plain(setting):
+            raise DamagedError(f"{path} must hold results of {setting}, found those of another setting, or none")
+        return runs
+
+    def add(self, setting: Setting, run: Run) -> None:
+        """Keep one more run; it takes the place of an earlier one with the same seed, and of a damaged file."""
+        try:
+            known = self.runs(setting)
+        except DamagedError:
+            known = []
+        runs = sorted([one for one in known if one["seed"] != run["seed"]] + [run], key=lambda one: one["seed"])
+        path = self.path(setting)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = ",\n  ".join(json.dumps(one, allow_nan=False) for one in runs)
+        about = json.dumps(_plain(setting))
+        text = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n "runs": [\n  {lines}\n ]}}\n'
+        with replacing(path, "result") as file:
+            file.write(text.encode())
+
+
+def _plain(setting: Setting) -> dict[str, Any]:
+    """All fields, the defaults too: a result stays what it is if a default is changed later."""
+    known: dict[str, Any] = json.loads(json.dumps(asdict(setting)))
+    return known

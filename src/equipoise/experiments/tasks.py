@@ -1,0 +1,107 @@
+"""The data sets of the BALANCE paper, each with the model and the numbers that the paper trains it with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from equipoise import attacks, data, models
+from equipoise.data import Dataset
+
+Metric = Literal["TER", "MSE"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What section 6.1 and appendix D of the paper (Fang et al., CCS 2024) say about a data set.
+
+    ``step`` multiplies the paper's learning rate. It is the one number that is not the paper's: see `Setting`.
+    """
+
+    title: str
+    load: Callable[[Path, int], Dataset]
+    model: Callable[[int], nn.Module]
+    rounds: int
+    lr: float
+    step: float
+    graph: str
+    partition: str
+    flip: attacks.LabelFlip
+    metric: Metric = "TER"
+    trigger: attacks.Trigger | None = None
+    target: int = 0
+
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """What a batch's loss is summed up from."""
+        return mse_loss if self.metric == "MSE" else cross_entropy
+
+
+def _folder(root: Path, name: str) -> Path:
+    """Where to look: a folder of the data set's name, or the root itself."""
+    return root / name if (root / name).is_dir() else root
+
+
+def _har(root: Path, seed: int) -> Dataset:
+    folder = _folder(root, "har")
+    archives = [path for path in sorted(folder.glob("*.zip")) if "har" in path.name.lower()]
+    return data.har(archives[0] if len(archives) == 1 else folder, seed=seed)
+
+
+TASKS: Mapping[str, Task] = {
+    "synthetic": Task(
+        "synthetic regression",
+        lambda root, seed: data.synthetic_regression(seed=seed),
+        lambda seed: models.linear_regression(100, seed=seed),
+        *(300, 6e-4, 1.0, "regular-(20,10)", "iid"),
+        flip=attacks.LabelFlip(offset=5.0),
+        metric="MSE",
+    ),
+    "mnist": Task(
+        "MNIST",
+        lambda root, seed: data.mnist(_folder(root, "mnist")),
+        lambda seed: models.cnn(seed=seed),
+        *(2000, 3e-4, 1.0, "regular-(20,10)", "p=0.8"),
+        flip=attacks.LabelFlip({3: 5}),
+        trigger=attacks.PixelPattern(),
+    ),
+    "fashion-mnist": Task(
+        "Fashion-MNIST",
+        lambda root, seed: data.fashion_mnist(_folder(root, "fashion-mnist")),
+        lambda seed: models.cnn(seed=seed),
+        *(2000, 6e-3, 1.0, "regular-(20,10)", "p=0.8"),
+        flip=attacks.LabelFlip({3: 5}),
+        trigger=attacks.PixelPattern(),
+    ),
+    "har": Task(
+        "HAR",
+        _har,
+        lambda seed: models.logistic_regression(561, 6, seed=seed),
+        *(1000, 3e-3, 1.0, "regular-(30,15)", "natural"),
+        flip=attacks.LabelFlip({3: 5}),
+        trigger=attacks.EveryNth(),
+        target=1,
+    ),
+    "celeba": Task(
+        "CelebA",
+        lambda root, seed: data.celeba(_folder(root, "celeba"), seed=seed),
+        lambda seed: models.cnn((3, 84, 84), 2, seed=seed),
+        *(1500, 5e-5, 1.0, "regular-(20,10)", "natural"),
+        flip=attacks.LabelFlip({0: 1, 1: 0}),
+        trigger=attacks.ONE_PIXEL,
+        target=1,
+    ),
+}
+
+
+@lru_cache(maxsize=2)
+def load(name: str, root: str | os.PathLike[str], seed: int) -> Dataset:
+    """The data set of that name; only some of them depend on the seed, and the last ones are remembered."""
+    return TASKS[name].load(Path(root), seed)
