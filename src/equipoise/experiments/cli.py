@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_run(add("run", help="train one setting of the BALANCE paper"))
     _add_table(add("table", help="run all settings of a table or figure of the BALANCE paper that have not been run"))
     _add_report(add("report", help="what was measured next to what the paper prints"))
+    _add_theory(add("theory", help="check Theorem 1 of the BALANCE paper on synthetic data"))
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -128,6 +129,14 @@ def _report(options: argparse.Namespace) -> int:
         if name not in TABLES:
             raise ValueError(f"NAME must be one of {', '.join(TABLES)}, found {name!r}")
     return commands.report(options.names, options.results, options.rounds, options.output)
+
+
+def _add_theory(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--seed", type=_integer(0), default=0, help="decides everything that is random (default: 0)")
+    add("--rounds", type=_integer(1), default=0, help="of training (default: 300)")
+    add("--output", type=_folder, default=".", metavar="DIR", help="where numbers and a picture go (default: here)")
+    parser.set_defaults(run=lambda options: commands.check_theorem(options.seed, options.rounds, options.output))
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:

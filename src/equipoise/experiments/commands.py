@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from equipoise.experiments import pool
+from equipoise.experiments import figures, pool, theory
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
-from equipoise.experiments.report import MARKS, as_csv, cells, counts, markdown
+from equipoise.experiments.report import MARKS, Cell, as_csv, cells, counts, markdown
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.store import Store
 from equipoise.experiments.tables import TABLES, Table
@@ -94,10 +93,29 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
             print(f"## {table.caption} (`{name}`)\n\n{markdown(table, found)}\n\n{_legend(table, found)}\n")
             if output is not None:
                 (output / f"{name}.csv").write_text(as_csv(found))
+                _picture(table, found, output / f"{name}.svg")
     return 0
 
 
-def _legend(table: Table, found: Any) -> str:
+def check_theorem(seed: int, rounds: int, output: Path) -> int:
+    """Compare the bound of Theorem 1 with what BALANCE does under every attack; returns 1 if the bound is exceeded."""
+    found = theory.check(seed, rounds)
+    print(theory.table(found))
+    for path in theory.save(found, output):
+        print(f"Saved: {path}")
+    return 0 if all(one["holds"] for one in found["attacks"].values()) else 1
+
+
+def _picture(table: Table, found: list[Cell], path: Path) -> None:
+    if not any(cell.ours for cell in found):
+        return
+    try:
+        figures.draw(table, found, path)
+    except ImportError as error:
+        print(f"No picture of {table.caption}: {error}", file=sys.stderr)
+
+
+def _legend(table: Table, found: list[Cell]) -> str:
     if not table.figures:
         return f"{counts(found)}. The paper's figures are not known here."
     marks = ", ".join(f"{mark} {name}" for name, mark in MARKS.items() if mark and name != "missing")

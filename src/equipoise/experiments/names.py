@@ -90,7 +90,7 @@ def regular(name: str) -> tuple[int, int] | None:
 
 
 def draw_graph(name: str, n: int, malicious: Tensor, seed: int) -> Topology:
-    """The graph of that name; benign clients stay connected in it, whatever malicious ones do."""
+    """The graph of that name; benign clients are connected among themselves, except in a ring, which others cut."""
     shape = regular(name)
     if shape is None:
         return GRAPHS[name](n, malicious, seed)

@@ -1,0 +1,488 @@
+"""The paper's settings as data, the runs of tables, reports, and the commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.experiments import Setting, cli, figures, names, pool, published, report, simulator, theory, trials
+from equipoise.experiments.store import DamagedError, Store
+from equipoise.experiments.tables import TABLES, Table
+from equipoise.experiments.tasks import TASKS
+
+Capture = pytest.CaptureFixture[str]
+SHORT = Setting(data="synthetic", rule="BALANCE", attack="Gauss", rounds=20)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def finished(setting: Setting, *errors: float, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """A run that ended with these errors of the worst client."""
+    metric = setting.task.metric
+    total = setting.rounds
+    evaluated = list(range(total - len(errors), total))
+    return {
+        "seed": seed,
+        "rounds": total,
+        "seconds": 1.0,
+        "evaluated": evaluated,
+        f"max_{metric}": list(errors),
+        **more,
+    }
+
+
+# Settings
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_prints_the_command_that_runs_it(name: str) -> None:
+    for _, _, setting in TABLES[name].cells():
+        words = shlex.split(str(setting))
+        assert words[:2] == ["equipoise", "run"]
+        assert parsed(words[2:]) == setting
+
+
+def parsed(words: list[str]) -> Setting:
+    """The setting that the command line makes of its options."""
+    found: list[Setting] = []
+    original = cli.commands.run_one
+    try:
+        cli.commands.run_one = lambda setting, *_: found.append(setting) or 0  # type: ignore[assignment,func-returns-value]
+        assert cli.main(["run", *words, "--results", "."]) == 0
+    finally:
+        cli.commands.run_one = original
+    return found[0]
+
+
+def test_settings_that_differ_have_files_that_differ() -> None:
+    settings = {setting for table in TABLES.values() for _, _, setting in table.cells()}
+    assert len({setting.slug for setting in settings}) == len(settings)
+    assert all(re.fullmatch(r"[\w-]+/[\w.,=()-]+", setting.slug) for setting in settings)
+
+
+def test_the_defaults_are_those_of_section_6() -> None:
+    setting = Setting()
+    assert (setting.graph, setting.rounds, setting.partition, setting.n) == ("regular-(20,10)", 2000, "p=0.8", 20)
+    assert (setting.malicious, setting.alpha, setting.gamma, setting.kappa) == (0.2, "0.5", 0.3, 1.0)
+    rates = {"synthetic": 6e-4, "mnist": 3e-4, "fashion-mnist": 6e-3, "har": 3e-3, "celeba": 5e-5}
+    assert {name: task.lr for name, task in TASKS.items()} == rates
+    assert {name: task.rounds for name, task in TASKS.items()} == {
+        "synthetic": 300,
+        "mnist": 2000,
+        "fashion-mnist": 2000,
+        "har": 1000,
+        "celeba": 1500,
+    }
+    assert Setting(data="har").n == 30
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("data", "cifar", "data must be one of synthetic, mnist, fashion-mnist, har, celeba, found 'cifar'"),
+        ("rule", "krum", "rule must be one of FedAvg, Krum"),
+        ("attack", "Gaussian", "attack must be one of No, LF"),
+        ("graph", "star", "graph must be one of regular-(10,5), regular-(20,10)"),
+        ("partition", "even", "partition must be iid, natural, three-classes or p=0.8 and the like, found 'even'"),
+        ("partition", "p=2", "p must be"),
+        ("alpha", "Case-V", "alpha must be a number in [0, 1], Case-I or Case-II, found 'Case-V'"),
+        ("alpha", "1.5", "alpha must be"),
+        ("gamma", -1.0, "gamma must be a number >= 0, found -1.0"),
+        ("step", -1.0, "step must be a finite number > 0, found -1.0"),
+        ("window", "last", "window must be one of all, first-half, second-half, found 'last'"),
+        ("malicious", 1.2, "malicious must be"),
+        ("batch", 0, "batch must be"),
+    ],
+)
+def test_bad_settings_are_errors_that_name_the_valid_ones(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Setting(**{field: value})
+
+
+def test_regression_has_no_backdoor() -> None:
+    with pytest.raises(ValueError, match="attack must be another one for regression, found 'Backdoor'"):
+        Setting(data="synthetic", attack="Backdoor")
+
+
+# From a setting to a training
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"alpha": "Case-I"}, lambda run: isinstance(run.alpha, torch.Tensor) and run.alpha.unique().numel() == 20),
+        ({"alpha": "Case-II"}, lambda run: isinstance(run.alpha, eq.EachRound)),
+        ({"alpha": "0.9"}, lambda run: run.alpha == 0.9),
+        ({"rule": "Case-III"}, lambda run: isinstance(run.rule, eq.PerClient)),
+        ({"rule": "Case-IV"}, lambda run: isinstance(run.rule, eq.EachRound)),
+        ({"rule": "Alone"}, lambda run: run.rule is None),
+        ({"rule": "Variant-I"}, lambda run: run.rule == eq.Balance(0.3, 0.0)),
+        ({"gamma": 0.7, "kappa": 2.0}, lambda run: run.rule == eq.Balance(0.7, 2.0)),
+        ({"own": True}, lambda run: run.alpha == 0 and run.topology.degrees.unique().tolist() == [11]),
+        ({"disconnect": 0.2}, lambda run: isinstance(run.topology, eq.EachRound)),
+        ({"start": "different"}, lambda run: len(run.models.unique(dim=0)) == 20),
+        ({"start": "same"}, lambda run: len(run.models.unique(dim=0)) == 1),
+        ({"graph": "ring"}, lambda run: run.topology.degrees.unique().tolist() == [2]),
+        ({"graph": "regular-(10,5)"}, lambda run: (run.n, run.topology.degrees.unique().tolist()) == (10, [5])),
+        ({"graph": "femb-0.16"}, lambda run: run.topology.femb(run.malicious) == pytest.approx(0.16)),
+        ({"malicious": 0.5}, lambda run: int(run.malicious.sum()) == 10),
+        ({"attack": "No"}, lambda run: not run.malicious.any()),
+        ({"window": "first-half"}, lambda run: run.attack == eq.attacks.Window(eq.attacks.Gaussian(), 0, 10)),
+        ({"window": "second-half"}, lambda run: run.attack == eq.attacks.Window(eq.attacks.Gaussian(), 10, 20)),
+        ({"nonfinite": "kept"}, lambda run: run.keep_nonfinite),
+        ({"step": 3.0}, lambda run: run.trainer.lr == pytest.approx(18e-4)),
+        ({"batch": 8, "local_steps": 2}, lambda run: (run.trainer.batch_size, run.trainer.steps) == (8, 2)),
+    ],
+)
+def test_every_field_reaches_the_simulator(changes: dict[str, Any], expected: Any) -> None:
+    assert expected(simulator(SHORT.changed(**changes), 0, "."))
+
+
+@pytest.mark.parametrize("graph", [*names.REGULAR, *names.GRAPHS])
+def test_every_graph_of_the_paper_can_be_drawn(graph: str) -> None:
+    run = simulator(SHORT.changed(graph=graph, data="synthetic"), 1, ".")
+    assert run.topology.is_connected(None if graph == "ring" else run.malicious)  # malicious clients cut a ring
+
+
+def test_rules_and_attacks_share_data_graph_and_start() -> None:
+    one, other = (
+        simulator(SHORT.changed(rule=rule, attack=attack), 3, ".")
+        for rule, attack in (("FedAvg", "No"), ("Krum", "Trim"))
+    )
+    assert torch.equal(one.models, other.models)
+    assert torch.equal(one.topology.adjacency(), other.topology.adjacency())
+    assert torch.equal(one.trainer(one.models, 0), other.trainer(other.models, 0))
+
+
+def test_seeds_change_everything() -> None:
+    one, other = (simulator(SHORT, seed, ".") for seed in (0, 1))
+    assert not torch.equal(one.models, other.models)
+    assert not torch.equal(one.topology.adjacency(), other.topology.adjacency())
+    assert not torch.equal(one.malicious, other.malicious)
+
+
+def test_the_last_five_percent_are_evaluated_five_times() -> None:
+    for rounds in (300, 1000, 1500, 2000):
+        evaluated = trials.evaluated(rounds)
+        assert len(evaluated) == 6
+        assert len([t for t in evaluated if t >= rounds - rounds // 20]) == 5
+        assert rounds - 1 in evaluated
+    assert all(0 <= t < rounds for rounds in range(1, 50) for t in trials.evaluated(rounds))
+
+
+# Runs
+
+
+def test_a_run_is_summed_up() -> None:
+    found, history = trials.run(SHORT, 0, ".")
+    worst = history.worst("MSE")[1]
+    assert found["max_MSE"] == pytest.approx(worst, rel=1e-5)
+    assert found["evaluated"] == [one.t for one in history.evaluated] == [9, 19]
+    assert len(found["clients_MSE"]) == 16
+    assert max(found["clients_MSE"]) == pytest.approx(worst[-1], rel=1e-5)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["seed"], found["rounds"], found["version"]) == (0, 20, eq.__version__)
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    whole, _ = trials.run(SHORT, 0, ".")
+    path = tmp_path / "unfinished"
+
+    def interrupt(run: eq.Simulator) -> None:
+        if run.t == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(SHORT, 0, ".", step=interrupt, checkpoint=path)
+    resumed: list[int] = []
+    again, _ = trials.run(SHORT, 0, ".", step=lambda run: resumed.append(run.t), checkpoint=path)
+    assert resumed[0] == 8
+    timed = {"seconds", "aggregate_seconds"}
+    assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+
+
+def test_a_collapsed_run_ends_early_and_says_so() -> None:
+    setting = Setting(data="synthetic", rule="FedAvg", attack="Feature", rounds=300, step=50.0, nonfinite="kept")
+    found, _ = trials.run(setting, 0, ".")
+    assert found["rounds"] < 300
+    assert found["stopped"] == f"all benign models were not finite after round {found['rounds'] - 1}"
+    assert found["max_MSE"][-1] is None
+    assert trials.tail(found, "MSE") == math.inf
+
+
+# Files
+
+
+def test_results_are_kept_by_seed(store: Store) -> None:
+    for seed, error in ((2, 0.5), (0, 0.25), (2, 0.125)):
+        store.add(SHORT, finished(SHORT, error, seed=seed))
+    assert [(run["seed"], run["max_MSE"]) for run in store.runs(SHORT)] == [(0, [0.25]), (2, [0.125])]
+    assert store.runs(SHORT.changed(rule="Krum")) == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"setting": {}, "runs": [{}]}', '{"setting": {}, "runs": []}', "\0\0"]
+)
+def test_a_corrupt_file_is_reported_and_run_again(content: str, store: Store, capsys: Capture) -> None:
+    store.add(SHORT, finished(SHORT, 0.5))
+    store.path(SHORT).write_text(content)
+    with pytest.raises(DamagedError, match="must hold results"):
+        store.runs(SHORT)
+    assert pool.missing(store, [SHORT], [0]) == [pool.Job(SHORT, 0)]
+    assert "must hold results" in (err := capsys.readouterr().err)
+    assert "it is run again" in err
+    store.add(SHORT, finished(SHORT, 0.25))
+    assert len(store.runs(SHORT)) == 1
+
+
+def test_a_file_of_another_setting_is_not_taken(store: Store) -> None:
+    other = SHORT.changed(rule="Krum")
+    store.add(SHORT, finished(SHORT, 0.5))
+    store.path(SHORT).rename(store.path(other))
+    with pytest.raises(DamagedError, match="found those of another setting"):
+        store.runs(other)
+
+
+def test_what_is_there_is_not_run_again(store: Store) -> None:
+    store.add(SHORT, finished(SHORT, 0.5, seed=1))
+    other = SHORT.changed(rule="Krum")
+    jobs = pool.missing(store, [SHORT, other, SHORT], [0, 1])
+    assert jobs == [(SHORT, 0), (other, 0), (other, 1)]
+
+
+# Many runs
+
+
+def test_processes_run_what_is_missing_and_stay_out_of_each_others_way(store: Store) -> None:
+    settings = [SHORT.changed(rule=rule) for rule in ("FedAvg", "Median", "BALANCE")]
+    assert pool.run_all(pool.missing(store, settings, [0, 1]), ".", store, 2) == []
+    assert pool.missing(store, settings, [0, 1]) == []
+    alone, _ = trials.run(settings[0], 1, ".")
+    assert store.runs(settings[0])[1]["max_MSE"] == alone["max_MSE"]
+    assert not list(store.folder.rglob("*.unfinished"))
+
+
+def test_missing_data_is_said_before_anything_is_run(tmp_path: Path, capsys: Capture) -> None:
+    code = cli.main(["table", "mnist", "--root", str(tmp_path / "nowhere"), "--results", str(tmp_path)])
+    assert code == 2
+    assert "equipoise table: expected train-images-idx3-ubyte.gz" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
+def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "equipoise", "table", "synthetic", "--rows", "BALANCE", "--columns", "Gauss"]
+    command += ["--rounds", "100000", "--processes", "1", "--results", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    checkpoint = Store(tmp_path).checkpoint(SHORT.changed(rounds=100000), 0)
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Interrupted." in err
+    assert "Traceback" not in err
+    resumed = simulator(SHORT.changed(rounds=100000), 0, ".")
+    resumed.load(checkpoint)
+    assert resumed.t > 0
+
+
+# Reports
+
+
+@pytest.mark.parametrize(
+    ("ours", "paper", "verdict"),
+    [
+        ((0.12,), (0.10,), "reproduced"),
+        ((0.07,), (0.10,), "reproduced"),
+        ((0.14,), (0.10,), "same conclusion"),
+        ((0.30,), (0.10,), "differs"),
+        ((0.10,), (0.30,), "differs"),
+        ((0.35,), (0.60,), "same conclusion"),
+        ((1.00,), (0.82,), "reproduced"),
+        ((0.95,), (0.50,), "same conclusion"),
+        ((0.95,), (0.10,), "differs"),
+        ((0.10, 0.02), (0.11, 0.01), "reproduced"),
+        ((0.10, 0.60), (0.10, 0.73), "same conclusion"),
+        ((0.10, 0.02), (0.10, 0.73), "differs"),
+        ((0.90, 0.00), (0.90, 1.00), "reproduced"),
+    ],
+)
+def test_verdicts_on_error_rates(ours: tuple[float, ...], paper: tuple[float, ...], verdict: str) -> None:
+    assert report.judge(ours, paper, (0.10, 0.10)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "paper", "verdict"),
+    [
+        (1.08, 0.36, "same conclusion"),
+        (math.inf, math.inf, "reproduced"),
+        (4.0, 4.1, "reproduced"),
+        (1.1, 40, "differs"),
+    ],
+)
+def test_verdicts_on_squared_errors(ours: float, paper: float, verdict: str) -> None:
+    """An error below the noise floor cannot be reproduced, but a rule can hold, or not."""
+    assert report.judge((ours,), (paper,), (1.06, 0.36), squared=True) == verdict
+
+
+def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    table = TABLES["mnist"]
+    for rule, attack, error in (("FedAvg", "No", 0.11), ("BALANCE", "Trim", 0.30)):
+        setting = table.setting(rule, attack)
+        store.add(setting, finished(setting, error, error + 0.02))
+    assert cli.main(["report", "mnist", "--results", str(store.folder), "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "| FedAvg | 0.12 (0.10) = | (0.10) |" in out
+    assert "0.31 (0.11) !" in out
+    assert "1 reproduced, 1 differs, 70 missing" in out
+    lines = (tmp_path / "mnist.csv").read_text().splitlines()
+    assert len(lines) == 73
+    assert "FedAvg,No,0.12,,0.13,,1,0,0.1,,reproduced,equipoise run --data mnist --rule FedAvg --attack No" in lines
+    assert (tmp_path / "mnist.svg").read_text().count("<svg") == 1
+
+
+def test_figures_have_a_line_for_every_rule(store: Store, tmp_path: Path) -> None:
+    table = TABLES["alpha"]
+    for i, (_, _, setting) in enumerate(table.cells()):
+        store.add(setting, finished(setting, 0.1 + i / 100))
+    figure = figures.lines(table, report.cells(table, store))
+    assert [ax.get_title() for ax in figure.axes] == ["Gauss", "Trim"]
+    assert [len(ax.lines) for ax in figure.axes] == [5, 5]
+
+
+def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) -> None:
+    setting = TABLES["synthetic"].setting("Krum", "LF")
+    store.add(setting, finished(setting, 1.2))
+    assert cli.main(["report", "--results", str(store.folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("## ") == 1
+    assert "1.20 (1.23) =" in out
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.figures])
+def test_published_figures_belong_to_cells(name: str) -> None:
+    table: Table = TABLES[name]
+    cells = {(row, column) for row, column, _ in table.cells()}
+    assert cells & set(table.figures)
+    if table.figures is not published.SENTENCES and name not in ("baselines",):
+        assert set(table.figures) <= cells
+
+
+def test_figures_of_the_paper_read_right() -> None:
+    assert published.MNIST["Trim-mean", "Backdoor"] == (0.83, 0.72)
+    assert published.SYNTHETIC["FedAvg", "Gauss"] == (math.inf,)
+    assert len(published.MNIST) == len(published.HAR) == 72
+    assert len(published.SYNTHETIC) == 63
+
+
+# Commands
+
+
+def test_one_run_ends_with_a_summary_and_files(tmp_path: Path, capsys: Capture) -> None:
+    words = ["run", "--data", "synthetic", "--rule", "Median", "--attack", "Trim", "--rounds", "20", "--seed", "4"]
+    assert cli.main([*words, "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "equipoise run --data synthetic --rule Median --attack Trim --rounds 20 --seed 4\n" in out
+    assert "20 clients, 4 malicious, 20 rounds" in out
+    assert re.search(r"Max\.MSE, mean of the last 5 % of rounds: \d", out)
+    assert json.loads((tmp_path / "synthetic/Median.Trim.rounds=20.json").read_text())["runs"][0]["seed"] == 4
+    assert (tmp_path / "synthetic/Median.Trim.rounds=20.4.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--rule", "Krumm"], "invalid choice: 'Krumm' (choose from FedAvg, Krum, "),
+        (["run", "--attack", "x"], "invalid choice: 'x' (choose from No, LF, "),
+        (["table", "nmist"], "invalid choice: 'nmist' (choose from synthetic, mnist, "),
+        (["run", "--rounds", "0"], "must be an integer >= 1, found 0"),
+    ],
+)
+def test_bad_options_name_the_valid_ones(words: list[str], message: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert message in capsys.readouterr().err.replace("'FedAvg', 'Krum'", "FedAvg, Krum").replace(
+        "'No', 'LF'", "No, LF"
+    ).replace("'synthetic', 'mnist'", "synthetic, mnist")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--graph", "star"], "equipoise run: graph must be one of regular-(10,5), "),
+        (["report", "nmist"], "equipoise report: NAME must be one of synthetic, mnist, "),
+        (["table", "synthetic", "--rows", "krum"], "equipoise table: --rows must be of FedAvg, Krum, "),
+        (["table", "synthetic", "--columns", "Backdoor"], "equipoise table: --columns must be of No, LF, "),
+    ],
+)
+def test_bad_names_are_errors_that_list_the_valid_ones(
+    words: list[str], message: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_list_names_everything(capsys: Capture) -> None:
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in (*names.RULES, *names.ATTACKS, *names.GRAPHS, *names.REGULAR, *TASKS, *TABLES):
+        assert name in out
+
+
+# Theorem 1
+
+
+def test_the_risk_in_closed_form_is_the_mean_squared_error() -> None:
+    data = eq.data.synthetic_regression(n_train=300, n_test=1, features=4)
+    risk = theory.Quadratic.of(data.x, data.y)
+    model = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    loss = (data.x.double() @ model[:4] + model[4] - data.y).square().mean()
+    (gradient,) = torch.autograd.grad(loss, model)
+    assert risk.excess(model[None].detach()).item() + risk.floor == pytest.approx(loss.item())
+    assert torch.allclose(risk.gradient(model[None].detach())[0], gradient)
+    smallest, largest = risk.curvature()
+    assert 0 < smallest < 2 < largest
+
+
+def test_the_bound_by_hand() -> None:
+    constants = theory.Constants(
+        mu=2.0, L=4.0, delta=3.0, rho=5.0, psi=7.0, eta=0.05, gamma=0.1, alpha=0.5, start=100.0
+    )
+    assert constants.bound(2) == pytest.approx(0.9**2 * 100 + 2 * 4 * 0.05 * 9 / 2 + 2 * 0.1 * 5 * 7 * 0.5 / 0.1)
+    assert constants.conditions() == {"eta": True, "gamma": True}
+
+
+def test_the_theorem_is_checked_by_one_command(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["theory", "--rounds", "5", "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall("  yes$", out, re.MULTILINE)) == len(theory.ATTACKS)
+    found = json.loads((tmp_path / "theorem-1.json").read_text())["attacks"]["Gauss"]
+    assert len(found["excess"]) == len(found["bound"]) == 6
+    assert found["holds"] is True
+    assert (tmp_path / "theorem-1.svg").exists()
