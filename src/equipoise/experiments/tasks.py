@@ -84,7 +84,7 @@ TASKS: Mapping[str, Task] = {
         "HAR",
         _har,
         lambda seed: models.logistic_regression(561, 6, seed=seed),
-        *(1000, 3e-3, 1.0, "regular-(30,15)", "natural"),
+        *(1000, 3e-3, 0.25, "regular-(30,15)", "natural"),
         flip=attacks.LabelFlip({3: 5}),
         trigger=attacks.EveryNth(),
         target=1,
