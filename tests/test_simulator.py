@@ -109,7 +109,7 @@ def test_malicious_clients_lie_and_others_cannot() -> None:
 
 def test_an_attack_without_malicious_clients_does_nothing() -> None:
     quiet = simulator(eq.FedAvg(), malicious=None)
-    attacked = simulator(eq.FedAvg(), malicious=None, attack=attacks.Gaussian())
+    attacked = simulator(eq.FedAvg(), malicious=[], attack=attacks.Gaussian())
     assert quiet.run() == attacked.run()
 
 
