@@ -11,7 +11,7 @@ import torch
 
 import equipoise
 
-pytest.register_assert_rewrite("tests.laws", "tests.cases", "tests.references")
+pytest.register_assert_rewrite("tests.rule_laws", "tests.cases", "tests.references")
 
 hypothesis.settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("equipoise")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.testing.rounds import Distance
 
 
 class Graph(NamedTuple):
@@ -134,16 +135,6 @@ def tolerances(graph: Graph, seed: int = 0) -> Tensor:
     """(n,) numbers to tolerate, from 0 to two more than the degree, so too large ones too."""
     limits = degrees(graph) + 3
     return (torch.rand(graph.n, generator=torch.Generator().manual_seed(seed)) * limits).long()
-
-
-class Distance:
-    """Losses for UBAR: the squared distance, in the first 100 parameters, to a target of the client that judges."""
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets[:, :100].double()
-
-    def __call__(self, models: Tensor, clients: Tensor) -> Tensor:
-        return (models[:, :100].double() - self.targets[clients]).square().sum(-1)
 
 
 def round_inputs(graph: Graph, models: Tensor, seed: int = 0) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from torch import Tensor
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
+from equipoise.testing import MESSAGE_LAWS, attacked_rounds, check_attack
+from equipoise.testing.attack_rounds import a_round, following, heard, seeded
 from tests.attack_references import World, crowd, deviation, lie_strength, mean, origin, perturbation_of, vectors
 from tests.references import array, norm
 
@@ -90,49 +91,9 @@ every_attack = pytest.mark.parametrize("attack", [attack for attack, _ in ATTACK
 few_examples = settings(max_examples=5)
 
 
-# Rounds
-
-
-def a_round(
-    n: int, d: int, malicious: list[int], *, p: float = 0.5, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> Knowledge:
-    """A directed random graph whose clients are near a common model, and follow BALANCE."""
-    generator = torch.Generator().manual_seed(seed)
-    table = torch.rand(n, n, generator=generator) < p
-    topology = eq.Topology.from_adjacency(table.fill_diagonal_(False))
-    common = torch.randn(d, generator=generator, dtype=torch.float64)
-    models = common + 0.2 * torch.randn(n, d, generator=generator, dtype=torch.float64)
-    previous = models - 0.1 * torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return following(Knowledge(models.to(dtype), topology, malicious, previous=previous.to(dtype)), eq.Balance())
-
-
-def following(known: Knowledge, rule: Any) -> Knowledge:
-    """The same round, in which everybody follows this rule and knows how many malicious neighbours it has."""
-    tolerated = known.topology.malicious_neighbors(known.malicious)
-    return dataclasses.replace(known, rule=rule, inputs={"t": 2, "total": 10, "tolerated": tolerated})
-
-
-@st.composite
-def rounds(draw: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)) -> Knowledge:
-    n = draw(st.integers(1, 9))
-    malicious = [i for i, is_one in enumerate(draw(st.lists(st.booleans(), min_size=n, max_size=n))) if is_one]
-    d, p = draw(st.integers(1, 6)), draw(st.sampled_from([0.2, 0.6, 1.0]))
-    return a_round(n, d, malicious, p=p, seed=draw(st.integers(0, 999)), dtype=draw(st.sampled_from(dtypes)))
-
-
-def seeded(known: Knowledge, seed: int) -> Knowledge:
-    return dataclasses.replace(known, generator=torch.Generator().manual_seed(seed))
-
-
 def edges_to_victims(known: Knowledge) -> list[tuple[int, int]]:
     """(sender, receiver) of all edges from malicious to benign clients."""
     return [(s, i) for s, i in known.topology.edges().tolist() if known.liars[s] and not known.liars[i]]
-
-
-def heard(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
-    """What travels along every edge (sender, receiver)."""
-    inbox = known.topology.deliver(known.models, lies, known.malicious)
-    return {(int(inbox.senders[i, slot]), int(i)): inbox.bank[inbox.slots[i, slot]] for i, slot in inbox.mask.nonzero()}
 
 
 # For every attack
@@ -140,7 +101,7 @@ def heard(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
 
 @every_attack
 @few_examples
-@given(known=rounds())
+@given(known=attacked_rounds())
 def test_benign_messages_are_untouched(attack: Any, known: Knowledge) -> None:
     """Whatever is forged, every message of a benign client is its model, bit by bit."""
     for (sender, receiver), message in heard(known, attack.forge(seeded(known, 0))).items():
@@ -148,55 +109,32 @@ def test_benign_messages_are_untouched(attack: Any, known: Knowledge) -> None:
             assert torch.equal(message, known.models[sender]), f"{sender} -> {receiver}"
 
 
+@pytest.mark.parametrize("law", MESSAGE_LAWS)
 @every_attack
-@few_examples
-@given(known=rounds())
-def test_nothing_that_is_known_changes(attack: Any, known: Knowledge) -> None:
-    known = seeded(known, 0)
-    names = ("models", "previous", "malicious")
-    before = [getattr(known, name).clone() for name in names]
-    senders, inputs = known.topology.senders.clone(), copy.deepcopy(known.inputs)
-    attack.forge(known)
-    for name, value in zip(names, before, strict=True):
-        assert torch.equal(getattr(known, name), value), name
-    assert torch.equal(known.topology.senders, senders)
-    assert known.inputs.keys() == inputs.keys()
-    assert torch.equal(known.inputs["tolerated"], inputs["tolerated"])
+def test_attacks_obey(attack: Any, law: str) -> None:
+    check_attack(attack, laws=[law], examples=5)
 
 
 @every_attack
 @few_examples
-@given(known=rounds())
-def test_lies_fit_the_models(attack: Any, known: Knowledge) -> None:
-    """In dtype and length, and they are finite unless they are not meant to be."""
-    lies = attack.forge(seeded(known, 0))
-    assume(lies is not None)
-    assert (lies.rows.dtype, lies.rows.shape[1]) == (known.models.dtype, known.models.shape[1])
-    used = heard(known, lies)
+@given(known=attacked_rounds())
+def test_lies_are_finite_unless_they_are_not_meant_to_be(attack: Any, known: Knowledge) -> None:
+    used = heard(known, attack.forge(seeded(known, 0)))
     for edge in edges_to_victims(known):
         assert bool(used[edge].isfinite().all()) != isinstance(attack, attacks.NonFinite), f"{edge}: {used[edge]}"
 
 
 @pytest.mark.parametrize(("attack", "limit"), ATTACKS.values(), ids=ATTACKS)
 @few_examples
-@given(known=rounds())
+@given(known=attacked_rounds())
 def test_every_lie_is_stored_once(attack: Any, limit: Callable[[Knowledge], int], known: Knowledge) -> None:
     lies = attack.forge(seeded(known, 0))
     assert lies is None or len(lies.rows) <= limit(known)
 
 
-@every_attack
-@few_examples
-@given(known=rounds(), seed=st.integers(0, 99))
-def test_same_seed_same_lies(attack: Any, known: Knowledge, seed: int) -> None:
-    first, second = (heard(known, attack.forge(seeded(known, seed))) for _ in range(2))
-    for edge, message in first.items():
-        assert torch.equal(message.nan_to_num(7.0), second[edge].nan_to_num(7.0)), f"{edge}"
-
-
 @pytest.mark.parametrize("name", RANDOM)
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)))
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_other_seed_other_lies(name: str, known: Knowledge) -> None:
     attack = ATTACKS[name][0]
     first, second = (heard(known, attack.forge(seeded(known, seed))) for seed in (0, 1))
@@ -230,14 +168,14 @@ def test_without_randomness_the_generator_is_not_asked(name: str) -> None:
 
 @every_attack
 @few_examples
-@given(known=rounds())
+@given(known=attacked_rounds())
 def test_nobody_malicious(attack: Any, known: Knowledge) -> None:
     assert attack.forge(dataclasses.replace(known, malicious=[])) is None
 
 
 @every_attack
 @few_examples
-@given(known=rounds())
+@given(known=attacked_rounds())
 def test_everybody_malicious(attack: Any, known: Knowledge) -> None:
     """Nobody is left to lie to, which is no error."""
     full = seeded(dataclasses.replace(known, malicious=range(known.topology.n)), 0)
@@ -358,7 +296,7 @@ def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @settings(max_examples=6)
-@given(known=rounds(dtypes=(torch.float64,)))
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_adaptive_is_as_strong_as_the_rule_accepts(rule: Any, perturbation: str, known: Knowledge) -> None:
     """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by 0.5 % is not.
 
@@ -379,7 +317,7 @@ def test_adaptive_is_as_strong_as_the_rule_accepts(rule: Any, perturbation: str,
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @few_examples
-@given(known=rounds(dtypes=(torch.float32,)))
+@given(known=attacked_rounds(dtypes=(torch.float32,)))
 def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
     """As it is delivered: rounding must not push it over the limit."""
     known = following(known, rule)
@@ -391,7 +329,7 @@ def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
 @pytest.mark.parametrize("rule", [eq.Median(), eq.TrimmedMean()], ids=["median", "trimmed-mean"])
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)))
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
     """Against rules without weights: no strength moves the aggregate much further from mu; the grid is coarse."""
     known = following(known, rule)
@@ -474,7 +412,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(name: str, dtype
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @pytest.mark.parametrize(("scope", "space"), [("receiver", "model"), ("global", "update")])
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)))
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_inequalities_are_nearly_equalities(
     attack: type, perturbation: str, scope: str, space: str, known: Knowledge
 ) -> None:
@@ -495,7 +433,7 @@ def test_inequalities_are_nearly_equalities(
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize(("scope", "space"), [("receiver", "model"), ("global", "model"), ("receiver", "update")])
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)), z=st.floats(-3, 3))
+@given(known=attacked_rounds(dtypes=(torch.float64,)), z=st.floats(-3, 3))
 def test_lie_moves_by_standard_deviations(sign: int, scope: str, space: str, known: Knowledge, z: float) -> None:
     world = World.of(known)
     messages = heard(known, attacks.LIE(z=z, sign=sign, scope=scope, space=space).forge(known))
@@ -516,7 +454,7 @@ def test_lie_without_a_strength_to_hide(n: int, m: int) -> None:
 
 
 @few_examples
-@given(known=rounds())
+@given(known=attacked_rounds())
 def test_isolation_cancels_gossip(known: Knowledge) -> None:
     """What the neighbours of a victim say is, on average, what the victim has: FedAvg moves it nowhere."""
     lies = attacks.Dissensus(epsilon=1.0).forge(known)
@@ -527,7 +465,7 @@ def test_isolation_cancels_gossip(known: Knowledge) -> None:
 
 
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)), epsilon=st.floats(0, 5))
+@given(known=attacked_rounds(dtypes=(torch.float64,)), epsilon=st.floats(0, 5))
 def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
     """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbours contribute."""
     messages = heard(known, attacks.Dissensus(epsilon=epsilon).forge(known))
@@ -538,7 +476,7 @@ def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
 
 
 @few_examples
-@given(known=rounds(dtypes=(torch.float64,)))
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_metropolis_isolation_cancels_metropolis_gossip(known: Knowledge) -> None:
     """Weighed by 1 / (1 + the larger degree), the differences cancel."""
     messages = heard(known, attacks.Dissensus(epsilon=1.0, weights="metropolis").forge(known))

@@ -810,7 +810,7 @@ def test_an_archive_without_an_entry(small: Path) -> None:
         ({"seed": 1}, "seed 0 instead of 1$"),
         ({"total": 7}, "total 5 instead of 7$"),
         ({"malicious": [0]}, r"malicious \[0, 3\] instead of \[0\]$"),
-        ({"malicious": None}, r"malicious \[0, 3\] instead of \[\]$"),
+        ({"malicious": []}, r"malicious \[0, 3\] instead of \[\]$"),
         ({"rule": eq.Median()}, r"rule FedAvg\(.*\) instead of Median\(\)$"),
         ({"rule": None}, r"rule FedAvg\(.*\) instead of None$"),
         ({"attack": None}, r"attack Window\(.* instead of None.*$"),

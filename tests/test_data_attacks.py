@@ -21,6 +21,7 @@ from equipoise.attacks.feature_noise import FeatureNoise
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.label_flip import LabelFlip
 from equipoise.attacks.triggers import ONE_PIXEL, EveryNth, PixelPattern, Trigger
+from equipoise.testing import DATA_LAWS, check_attack
 from equipoise.types import DataAttack, MessageAttack
 
 ATTACKS: dict[str, Any] = {
@@ -48,6 +49,11 @@ def examples(count: int = 30, features: int = 4) -> tuple[Tensor, Tensor]:
 def test_a_data_attack_is_one(attack: Any):
     assert isinstance(attack, DataAttack)
     assert isinstance(attack, MessageAttack) == isinstance(attack, Backdoor)
+
+
+@every_attack
+def test_data_attacks_obey_the_laws(attack: Any):
+    check_attack(attack, laws=DATA_LAWS, examples=20)
 
 
 @every_attack

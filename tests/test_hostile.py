@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from tests import laws
+from equipoise.testing.laws import with_bank
+from equipoise.testing.some_rules import scale
 from tests.cases import LEARNS, RULES
 from tests.graphs import deliver, models_of, regular, round_inputs
 from tests.references import REFERENCES, Answer, array, reference_one
@@ -270,7 +271,7 @@ def test_layout_means_nothing_in_a_batch(rule: Any) -> None:
     own = models_of(graph, D, torch.float32)
     inbox, inputs = deliver(graph, own), round_inputs(graph, own)
     expected = rule(own, inbox, **inputs)
-    out = rule(strided(own), laws.with_bank(inbox, own.t().contiguous().t()), **inputs)
+    out = rule(strided(own), with_bank(inbox, own.t().contiguous().t()), **inputs)
     torch.testing.assert_close(out.model, expected.model)
 
 
@@ -339,7 +340,7 @@ def test_tiny_and_huge_own(rule: Any, dtype: torch.dtype, exponent: int) -> None
     """Squares under- and overflow; nothing else may change."""
     own, inbox = OWN[None].to(dtype), eq.Inbox(HONEST.to(dtype), torch.arange(4)[None])
     indifferent = {"loss_of": lambda models, clients: torch.zeros(len(models))}
-    laws.scale(rule, own, inbox, 2.0**exponent, **INPUTS | indifferent)
+    scale(rule, own, inbox, 2.0**exponent, **INPUTS | indifferent)
 
 
 @every_rule

@@ -180,12 +180,12 @@ ONE_ROW, NOBODY = torch.zeros(1, 2), torch.tensor([-1])
             "senders must be an int64 tensor of shape (1,), found int64 (1, 1)",
         ),
         (lambda: Lies(ONE_ROW, NOBODY.to("meta"), NOBODY), "senders must be on the device of rows, cpu, found meta"),
-        (lambda: Lies(ONE_ROW, torch.tensor([-2]), NOBODY), "senders must be at least -1, found -2 to -2"),
-        (lambda: Lies(ONE_ROW, NOBODY, torch.tensor([-3])), "receivers must be at least -1, found -3 to -3"),
-        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([1])), "which must be from 0 to 0, found 1 to 1"),
-        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([-1])), "which must be from 0 to 0, found -1 to -1"),
-        (lambda: Lies.per_sender(ONE_ROW, only=[1]), "only must be from 0 to 0, found 1 to 1"),
-        (lambda: Lies.per_receiver(ONE_ROW, senders=[4]), "senders must be from 0 to 0, found 4 to 4"),
+        (lambda: Lies(ONE_ROW, torch.tensor([-2]), NOBODY), "senders must be at least -1, found -2"),
+        (lambda: Lies(ONE_ROW, NOBODY, torch.tensor([-3])), "receivers must be at least -1, found -3"),
+        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([1])), "which must be from 0 to 0, found 1"),
+        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([-1])), "which must be from 0 to 0, found -1"),
+        (lambda: Lies.per_sender(ONE_ROW, only=[1]), "only must be from 0 to 0, found 1"),
+        (lambda: Lies.per_receiver(ONE_ROW, senders=[4]), "senders must be from 0 to 0, found 4"),
         (
             lambda: Lies.per_edge(torch.tensor([0, 1]), ONE_ROW),
             "edges must be an int64 tensor of shape (a, 2), found int64 (2,)",
@@ -252,7 +252,7 @@ def test_as_mask_does_not_write_to_its_input():
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ([3], "liars must be from 0 to 2, found 3 to 3"),
+        ([3], "liars must be from 0 to 2, found 3"),
         ([-1, 0], "liars must be from 0 to 2, found -1 to 0"),
         ([1, 0, 1], "liars must name every client once, found client 1 more than once"),
         (torch.ones(4, dtype=torch.bool), "liars must be a bool mask of shape (3,) or client ids, found bool (4,)"),

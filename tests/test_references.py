@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.testing.rounds import Distance
 from tests.cases import LEARNS, RULES
 from tests.graphs import (
     GRAPHS,
     LARGE_GRAPHS,
-    Distance,
     Graph,
     complete,
     degrees,

@@ -109,7 +109,7 @@ def test_malicious_clients_lie_and_others_cannot() -> None:
 
 def test_an_attack_without_malicious_clients_does_nothing() -> None:
     quiet = simulator(eq.FedAvg(), malicious=None)
-    attacked = simulator(eq.FedAvg(), malicious=None, attack=attacks.Gaussian())
+    attacked = simulator(eq.FedAvg(), malicious=[], attack=attacks.Gaussian())
     assert quiet.run() == attacked.run()
 
 
@@ -409,7 +409,7 @@ def test_progress_shows_the_worst_error(capsys: pytest.CaptureFixture[str]) -> N
         ({"topology": lambda t: "ring"}, "topology must be a Topology of 10 clients, as models has, found str"),
         ({"rule": "Balance"}, "rule must be a rule, found str"),
         ({"trainer": lambda models, t: models[:3]}, r"trainer must return models like float64 \(10, 7\), found .*3, 7"),
-        ({"malicious": [10]}, "malicious must be from 0 to 9, found 10 to 10"),
+        ({"malicious": [10]}, "malicious must be from 0 to 9, found 10"),
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\], found 1.5"),
         ({"total": 0}, "total must be an integer at least 1, found 0"),
         ({"every": 0}, "every must be an integer at least 1, found 0"),

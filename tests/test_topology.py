@@ -508,7 +508,7 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         (lambda: Topology.regular(4, -1), "degree must be an integer from 0 to 3, found -1"),
         (lambda: Topology.regular(5, 3), "n * degree must be even, found 5 * 3 = 15"),
         (lambda: Topology.regular(6, 3, seed=-1), "seed must be an integer at least 0, found -1"),
-        (lambda: Topology.regular(6, 3, malicious=[6]), "malicious must be from 0 to 5, found 6 to 6"),
+        (lambda: Topology.regular(6, 3, malicious=[6]), "malicious must be from 0 to 5, found 6"),
         (
             lambda: Topology.regular(6, 1, seed=0),
             "found no connected regular graph with n=6, degree=1 in 1000 draws; ask for more edges, or for connected=",
@@ -531,7 +531,7 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (lambda: Topology.random_with_femb(0, 0.1, []), "n must be an integer at least 1, found 0"),
         (lambda: Topology.random_with_femb(4, 1.1, [0]), "femb must be from 0 to 1, found 1.1"),
-        (lambda: Topology.random_with_femb(4, 0.1, [4]), "malicious must be from 0 to 3, found 4 to 4"),
+        (lambda: Topology.random_with_femb(4, 0.1, [4]), "malicious must be from 0 to 3, found 4"),
         (lambda: Topology.random_with_femb(4, 0.1, [0], edges=-1), "edges must be an integer at least 0, found -1"),
         (
             lambda: Topology.random_with_femb(4, 1.0, [0], edges=4),
@@ -575,7 +575,7 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         (lambda: RING.neighbors(3), "i must be an integer from 0 to 2, found 3"),
         (lambda: RING.neighbors(-1), "i must be an integer from 0 to 2, found -1"),
         (lambda: RING.drop(1.2), "p must be from 0 to 1, found 1.2"),
-        (lambda: RING.femb([5]), "malicious must be from 0 to 2, found 5 to 5"),
+        (lambda: RING.femb([5]), "malicious must be from 0 to 2, found 5"),
         (lambda: RING.is_connected([1, 1]), "malicious must name every client once, found client 1 more than once"),
         (
             lambda: RING.deliver(torch.zeros(4, 2)),

@@ -1002,7 +1002,10 @@ def half_double() -> nn.Sequential:
         ({"clients": [(X, Y), (X[:0], Y[:0])]}, "clients[1] must hold at least one example, found none"),
         ({"clients": [(X, Y), (X, Y[:3])]}, "clients[1] must have one y for every x, found 4 x and 3 y"),
         ({"clients": [(X, Y), X]}, "clients[1] must be a pair of tensors (x, y), found float32 (4, 6)"),
-        ({"clients": [(X, Y), (X, [0, 1, 2, 0])]}, "clients[1] must be a pair of tensors (x, y), found tuple"),
+        (
+            {"clients": [(X, Y), (X, [0, 1, 2, 0])]},
+            "clients[1] must be a pair of tensors (x, y), found (float32 (4, 6), list)",
+        ),
         ({"clients": [(X, Y), (X[:, :5], Y)]}, "clients[1] must look like those of client 0, x float32 (4, 6), found"),
         ({"clients": [(X, Y), (X, Y.float())]}, "clients[1] must look like those of client 0, y int64 (4,), found"),
         ({"clients": [(X, Y), (X[0, 0], Y)]}, "clients[1] must look like those of client 0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Inbox:
     keep_nonfinite: bool = False
 
     def __post_init__(self) -> None:
-        if self.mask is None:
+        if self.mask is None and isinstance(self.slots, Tensor):
             object.__setattr__(self, "mask", torch.ones_like(self.slots, dtype=torch.bool))
         if self.senders is None:
             object.__setattr__(self, "senders", self.slots)
@@ -54,19 +54,21 @@ class Inbox:
 
     def _check(self) -> None:
         bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
-        if bank.dim() != 2 or not bank.is_floating_point():
+        if not is_floating(bank) or bank.dim() != 2:
             raise ValueError(f"bank must be a floating-point tensor of shape (m, d), found {describe(bank)}")
-        if slots.dim() != 2 or slots.dtype != torch.int64:
+        if not isinstance(slots, Tensor) or slots.dim() != 2 or slots.dtype != torch.int64:
             raise ValueError(f"slots must be an int64 tensor of shape (n, k), found {describe(slots)}")
-        if mask.shape != slots.shape or mask.dtype != torch.bool:
+        if not isinstance(mask, Tensor) or mask.shape != slots.shape or mask.dtype != torch.bool:
             raise ValueError(f"mask must be a bool tensor of shape {tuple(slots.shape)}, found {describe(mask)}")
-        if senders.shape != slots.shape or senders.dtype != torch.int64:
+        if not isinstance(senders, Tensor) or senders.shape != slots.shape or senders.dtype != torch.int64:
             raise ValueError(
                 f"senders must be an int64 tensor of shape {tuple(slots.shape)}, found {describe(senders)}"
             )
         devices = {x.device for x in (bank, slots, mask, senders)}
         if len(devices) > 1:
             raise ValueError(f"bank, slots, mask and senders must be on one device, found {sorted(map(str, devices))}")
+        if bank.is_meta:
+            raise ValueError("bank must hold values, found a tensor on the device meta, which has none")
         used = slots[mask]
         if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
             raise ValueError(
@@ -81,7 +83,7 @@ class Inbox:
                 f"received must be a (k, d) tensor or an Inbox, found {type(received).__name__}; "
                 "Inbox.collect(messages, like=own) turns a list of messages into an Inbox"
             )
-        if received.dim() != 2 or not received.is_floating_point():
+        if not is_floating(received) or received.dim() != 2:
             raise ValueError(f"received must be a floating-point tensor of shape (k, d), found {describe(received)}")
         return cls(received.detach(), torch.arange(len(received), device=received.device)[None])
 
@@ -96,6 +98,8 @@ class Inbox:
         >>> Inbox.collect([torch.ones(2), torch.ones(3), "gossip"], like=own).mask
         tensor([[ True, False, False]])
         """
+        if not is_floating(like):
+            raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
         received = list(messages)
         valid = [_is_model(message, like) for message in received]
         bank = like.new_zeros(len(received), like.numel())
@@ -175,6 +179,11 @@ def _is_model(message: object, like: Tensor) -> bool:
         and not message.is_meta
         and message.numel() == like.numel()
     )
+
+
+def is_floating(x: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def describe(x: object) -> str:

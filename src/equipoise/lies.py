@@ -269,4 +269,5 @@ def _check_edges(edges: Tensor) -> None:
 def _check_range(name: str, ids: Tensor, least: int, end: int | None) -> None:
     if ids.numel() and (ids.min() < least or (end is not None and ids.max() >= end)):
         expected = f"at least {least}" if end is None else f"from {least} to {end - 1}"
-        raise ValueError(f"{name} must be {expected}, found {ids.min()} to {ids.max()}")
+        found = f"{ids.min()}" if ids.min() == ids.max() else f"{ids.min()} to {ids.max()}"
+        raise ValueError(f"{name} must be {expected}, found {found}")

@@ -84,6 +84,8 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     >>> bool((models[2] == eq.flatten(clients[2])).all())
     True
     """
+    if isinstance(modules, nn.Module) and not isinstance(modules, Iterable):
+        raise ValueError(f"modules must be several modules, found {describe(modules)}; flatten takes one")
     layouts = [entries_of(module, f"modules[{i}]", buffers) for i, module in enumerate(modules)]
     if not layouts:
         raise ValueError("modules must hold at least one module, found none")

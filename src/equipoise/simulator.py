@@ -25,7 +25,16 @@ from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 from equipoise.schedule import EachRound
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Aggregator, Attack, MessageAttack, MultiExchange, RoundInputs, Trainer
+from equipoise.types import (
+    Aggregated,
+    Aggregator,
+    Attack,
+    DataAttack,
+    MessageAttack,
+    MultiExchange,
+    RoundInputs,
+    Trainer,
+)
 
 Rule = Aggregator | MultiExchange
 Metric = Callable[[Tensor], Tensor]
@@ -100,6 +109,11 @@ class Simulator:
             check_count("total", total, 1)
         if isinstance(every, int):
             check_count("every", every, 1)
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
+        _check_attack(attack, malicious)
+        if not isinstance(rule, EachRound):
+            _check_rule(rule)
         self.topology, self.rule, self.attack, self.alpha = topology, rule, attack, alpha
         self.models, self.t, self.total = models.detach().clone(), 0, total
         self.state: Any = None
@@ -195,8 +209,7 @@ class Simulator:
 
     def _rule(self) -> Rule | None:
         rule = self.rule.at(self.t, seed=self.seed, name="rule") if isinstance(self.rule, EachRound) else self.rule
-        if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
-            raise ValueError(f"rule must be a rule, found {type(rule).__name__}")
+        _check_rule(rule)
         return rule
 
     def _alpha(self) -> float | Tensor:
@@ -245,7 +258,7 @@ class Simulator:
         clients: dict[str, Any] = {}
         if self._is_measured(t):
             with self._phase("measure"):
-                clients = {name: metric(models).tolist() for name, metric in self.metrics.items()}
+                clients = {name: _measured(name, metric, models) for name, metric in self.metrics.items()}
                 values["consensus"] = consensus_error(models[~self.malicious])
         news = tuple(client for client in broken if client not in self.history.diverged)
         return Round(t, clients, values, self._seconds, news)
@@ -354,6 +367,32 @@ class _Silence:
 
     def advance(self, note: object) -> None:
         pass
+
+
+def _check_rule(rule: object) -> None:
+    if isinstance(rule, type):
+        raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
+    if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
+        raise ValueError(f"rule must be a rule, found {describe(rule)}")
+
+
+def _check_attack(attack: object, malicious: object) -> None:
+    if isinstance(attack, type):
+        raise ValueError(f"attack must be an attack, found the class {attack.__name__}; {attack.__name__}() makes one")
+    if attack is not None and not isinstance(attack, DataAttack | MessageAttack):
+        raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+    if attack is not None and malicious is None:
+        raise ValueError("malicious must say which clients attack, found None; [] is nobody")
+
+
+def _measured(name: str, metric: Metric, models: Tensor) -> list[float]:
+    """What a metric says of every client."""
+    values = metric(models)
+    if not isinstance(values, Tensor) or values.shape != (len(models),):
+        expected = f"a tensor ({len(models)},) of one value per client"
+        raise ValueError(f"metrics[{name!r}] must return {expected}, found {describe(values)}")
+    measured: list[float] = values.tolist()
+    return measured
 
 
 def _poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:

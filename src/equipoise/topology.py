@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import random_graphs
-from equipoise.inbox import Inbox, describe
+from equipoise.inbox import Inbox, describe, is_floating
 from equipoise.lies import Clients, Lies, as_lies, as_mask, as_tensor
 from equipoise.random_graphs import check_count, check_probability
 
@@ -43,8 +43,11 @@ class Topology:
 
     def __post_init__(self) -> None:
         senders = self.senders
-        if senders.dim() != 2 or senders.dtype != torch.int64 or not len(senders):
-            raise ValueError(f"senders must be an int64 tensor of shape (n, k), n > 0, found {describe(senders)}")
+        if not isinstance(senders, Tensor) or senders.dim() != 2 or senders.dtype != torch.int64 or not len(senders):
+            raise ValueError(
+                f"senders must be an int64 tensor of shape (n, k), n > 0, found {describe(senders)}; "
+                "Topology.from_edges and Topology.from_adjacency take other forms"
+            )
         if senders.numel() and (senders.min() < -1 or senders.max() >= self.n):
             found = f"{senders.min()} to {senders.max()}"
             raise ValueError(f"senders must be clients from 0 to {self.n - 1}, or -1 for none, found {found}")
@@ -349,7 +352,7 @@ class Topology:
                 [0., 9.],
                 [0., 1.]])
         """
-        if models.dim() != 2 or not models.is_floating_point() or len(models) != self.n:
+        if not is_floating(models) or models.dim() != 2 or len(models) != self.n:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
         senders, mask = self.senders.clamp(min=0).to(models.device), self.mask.to(models.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.attacks.roster import Roster
-from equipoise.inbox import describe
+from equipoise.inbox import describe, is_floating
 from equipoise.kernels.blocks import block, compute_dtype
 from equipoise.kernels.gram import central_rows
 from equipoise.lies import Clients, as_mask
@@ -52,8 +52,10 @@ class Knowledge:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.topology, Topology):
+            raise ValueError(f"topology must be a Topology, found {describe(self.topology)}")
         models, n = self.models, self.topology.n
-        if models.dim() != 2 or not models.is_floating_point() or len(models) != n:
+        if not is_floating(models) or models.dim() != 2 or len(models) != n:
             raise ValueError(f"models must be a floating-point tensor of shape ({n}, d), found {describe(models)}")
         if self.previous is not None and (self.previous.shape, self.previous.dtype) != (models.shape, models.dtype):
             raise ValueError(f"previous must be like models, {describe(models)}, found {describe(self.previous)}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox
-from equipoise.rules.base import WeightedRule, needed, uniform
+from equipoise.rules.base import WeightedRule, check_nonnegative, needed, uniform
 
 
 def share_of_rounds(t: int, total: int) -> float:
@@ -50,10 +50,7 @@ class Balance(WeightedRule):
     progress: Callable[[int, int], float] = share_of_rounds
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "kappa"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be a finite number >= 0, found {value}")
+        check_nonnegative(self, "gamma", "kappa")
 
     def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox
-from equipoise.rules.base import WeightedRule, uniform
+from equipoise.rules.base import WeightedRule, check_nonnegative, uniform
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class BalanceMedian(WeightedRule):
     gamma: float = 0.3
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma >= 0):
-            raise ValueError(f"gamma must be a finite number >= 0, found {self.gamma}")
+        check_nonnegative(self, "gamma")
 
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""

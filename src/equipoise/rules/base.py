@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from numbers import Real
 from typing import Any, final
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.inbox import Inbox, describe
+from equipoise.inbox import Inbox, describe, is_floating
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -51,9 +52,11 @@ class WeightedRule(Rule):
 
 def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     """Check own and received against each other, as (n, d) models and an inbox of n receivers."""
-    inbox = received if isinstance(received, Inbox) else Inbox.of_one(received)
-    if not isinstance(own, Tensor) or own.dim() not in (1, 2) or not own.is_floating_point():
+    if not is_floating(own) or own.dim() not in (1, 2):
         raise ValueError(f"own must be a floating-point tensor of shape (d,) or (n, d), found {describe(own)}")
+    if isinstance(received, Tensor) and received.device != own.device:
+        raise ValueError(f"own and received must have the same device, found {own.device} and {received.device}")
+    inbox = received if isinstance(received, Inbox) else Inbox.of_one(received)
     if own.dim() == 2 and inbox is not received:
         raise ValueError("own of shape (n, d) needs an Inbox of n receivers, found a tensor; use Topology.deliver")
     models = own.detach() if own.dim() == 2 else own.detach()[None]
@@ -62,7 +65,8 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
             f"own and received must have the same d > 0, found own d={own.shape[-1]}, received d={inbox.d}"
         )
     if len(models) != inbox.n:
-        raise ValueError(f"own must have one model per receiver, expected {inbox.n}, found {len(models)}")
+        hint = "; inbox.of(i) is what client i received" if own.dim() == 1 else ""
+        raise ValueError(f"own must have one model per receiver, expected {inbox.n}, found {len(models)}{hint}")
     for name in ("dtype", "device"):
         mine, theirs = getattr(own, name), getattr(inbox.bank, name)
         if mine != theirs:
@@ -132,11 +136,26 @@ def as_tolerated(rule: object, given: int | Tensor | None, default: int | None, 
     return tolerated.long().expand(inbox.n)
 
 
-def check_strict(strict: bool, too_many: Callable[[Tensor], Tensor], inbox: Inbox, tolerated: Tensor) -> None:
-    """With ``strict``, raise where a client tolerates too many for its degree, counting absent messages as well."""
+def check_strict(strict: bool, most: Tensor, inbox: Inbox, tolerated: Tensor) -> None:
+    """With ``strict``, raise where a client that has neighbours tolerates more than ``most (n,)``."""
     degrees = inbox.mask.sum(1)
-    bad = (too_many(degrees) & (degrees > 0)).nonzero().flatten()
-    if strict and len(bad):
-        client = int(bad[0])
-        found = f"tolerated={tolerated[client]} with {degrees[client]} neighbours"
-        raise ValueError(f"tolerated is too large for the degree of client {client}: found {found}")
+    bad = ((tolerated > most) & (degrees > 0) & strict).nonzero().flatten()
+    if len(bad):
+        client, found = int(bad[0]), int(tolerated[bad[0]])
+        if most[client] < 0:
+            raise ValueError(
+                f"client {client} must have more neighbours for strict=True, found {degrees[client]} "
+                f"with tolerated={found}; strict=False tolerates fewer"
+            )
+        raise ValueError(
+            f"tolerated must be at most {most[client]} for client {client} with {degrees[client]} neighbours, "
+            f"found {found}; strict=False tolerates fewer"
+        )
+
+
+def check_nonnegative(rule: object, *names: str) -> None:
+    """Raise unless these hyper-parameters of a rule are finite numbers >= 0."""
+    for name in names:
+        value = getattr(rule, name)
+        if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+            raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")

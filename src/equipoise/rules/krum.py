@@ -41,7 +41,7 @@ class Krum(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, *, tolerated: int | Tensor | None = None, **_: Any) -> Tensor:
         """1 for the chosen message."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        check_strict(self.strict, lambda degrees: degrees - f - 2 < 1, inbox, f)
+        check_strict(self.strict, inbox.mask.sum(1) - 3, inbox, f)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for group, squares in kernels.message_distances(own, inbox):
             amount, senders = f[group.receivers], inbox.senders[group.receivers[:, None], group.columns]

@@ -86,7 +86,7 @@ class LEARN:
         updates, inbox = as_batch(update, received)
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
         included = self.own_update == "included"
-        check_strict(self.strict, lambda degrees: 2 * f >= degrees + included, inbox, f)
+        check_strict(self.strict, (inbox.mask.sum(1) + included - 1) // 2, inbox, f)
         trim = at_most(f, inbox.counts + included)
         agreed = kernels.trimmed_mean(updates, inbox, trim, include_own=included)
         if self.own_update == "mixed":

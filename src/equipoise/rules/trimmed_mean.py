@@ -48,7 +48,7 @@ class TrimmedMean(Rule):
     ) -> Aggregated:
         """Trim and average; there are no weights, every coordinate has its own."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        check_strict(self.strict, lambda degrees: 2 * f >= degrees, inbox, f)
+        check_strict(self.strict, (inbox.mask.sum(1) - 1) // 2, inbox, f)
         return Aggregated(kernels.trimmed_mean(own, inbox, at_most(f, inbox.counts), out=out), None, state)
 
 

@@ -50,6 +50,11 @@ class Examples:
     @classmethod
     def of(cls, clients: Iterable[Pair], *, device: torch.device | str = "cpu") -> Examples:
         """The examples (x, y) of every client."""
+        if not isinstance(clients, Iterable):
+            raise ValueError(
+                f"clients must be a pair of tensors (x, y) for every client, found {describe(clients)}; "
+                "Dataset.split makes such pairs"
+            )
         pairs = list(clients)
         if not pairs:
             raise ValueError("clients must hold the examples (x, y) of at least one client, found none")
@@ -141,7 +146,8 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
 
 def _check_pair(pair: object, like: Sequence[Tensor], name: str) -> None:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        raise ValueError(f"{name} must be a pair of tensors (x, y), found {describe(pair)}")
+        found = f"({', '.join(map(describe, pair))})" if isinstance(pair, tuple | list) else describe(pair)
+        raise ValueError(f"{name} must be a pair of tensors (x, y), found {found}")
     for part, first, letter in zip(pair, like, "xy", strict=True):
         if part.dim() == 0 or part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
             raise ValueError(

@@ -1,0 +1,60 @@
+"""Laws of single rules of equipoise, as functions that raise AssertionError; see `equipoise.testing` for the others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import Inbox
+from equipoise.testing.comparing import TOLERANCE, require_same_weights
+
+
+def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
+    """Whatever is sent, ||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||."""
+    moved = (rule(own, inbox, t=t, total=total, **inputs).model.double() - own.double()).norm(dim=1)
+    sizes = own.double().norm(dim=1)
+    radius = rule.gamma * math.exp(-rule.kappa * rule.progress(t, total)) * sizes
+    assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), f"moved by {moved}, allowed {radius}"
+
+
+def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
+    """Accepted is what is within the threshold, each with the same weight, whatever else was sent."""
+    weights = rule(own, inbox, t=t, total=total, **inputs).weights
+    fraction = rule.gamma * math.exp(-rule.kappa * rule.progress(t, total))
+    for i in range(len(own)):
+        accepted = weights[i] > 0
+        distances = (inbox.bank[inbox.slots[i]].double() - own[i].double()).norm(dim=1)
+        radius = fraction * own[i].double().norm()
+        slack = 1e-6 * radius
+        assert not (accepted & ~inbox.mask[i]).any(), f"client {i} accepted a hidden slot"
+        assert (distances[accepted] <= radius + slack).all(), f"client {i} accepted a message that is too far"
+        rejected = inbox.mask[i] & ~accepted
+        assert not (distances[rejected] <= radius - slack).any(), f"client {i} rejected a message that is close"
+        share = torch.full_like(weights[i][accepted], 1 / max(1, int(accepted.sum())))
+        require_same_weights(weights[i][accepted], share, f"client {i}")
+
+
+def accepts_less_later(rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int) -> None:
+    """What is accepted in a later round would have been accepted earlier: Balance."""
+    early, late = (rule(own, inbox, t=t, total=total).weights > 0 for t in (earlier, later))
+    assert not (late & ~early).any(), "a later round accepted more"
+
+
+def clipping_bound(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
+    """||aggregate - own|| <= tau: SCClip(mode="difference") with a number for tau."""
+    moved = (rule(own, inbox, **inputs).model.double() - own.double()).norm(dim=1)
+    rounding = TOLERANCE[own.dtype] * (own.double().norm(dim=1) + rule.tau)
+    assert (moved <= rule.tau + rounding).all(), f"moved by {moved}, allowed {rule.tau}"
+
+
+def to_own_norm(own: Tensor, messages: Tensor) -> Tensor:
+    """What FLTrust averages: messages rescaled to the norm of own."""
+    return messages * (own.norm() / messages.norm(dim=1, keepdim=True))
+
+
+def at_most_own_norm(own: Tensor, messages: Tensor) -> Tensor:
+    """What SCClip(mode="norm") averages: messages, those that are longer than own shortened to its norm."""
+    return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(max=1.0)

@@ -1,0 +1,389 @@
+"""Mistakes that a new user makes, and what equipoise answers: the argument, what it expects, and what it found."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import equipoise as eq
+from equipoise.experiments.cli import main
+
+OWN, RECEIVED, MODELS = torch.ones(3), torch.ones(2, 3), torch.ones(4, 3)
+RING, LAYER = eq.Topology.ring(4), torch.nn.Linear(2, 1)
+MEDIAN, BALANCE = eq.Median(), eq.Balance()
+PAIR = (torch.ones(5, 2), torch.ones(5, 1))
+
+
+def simulate(**changes: Any) -> Any:
+    options = {"trainer": lambda models, t: models, "topology": RING, "rule": MEDIAN, "models": MODELS}
+    return eq.Simulator(**options | changes).step()
+
+
+def train(clients: Any, **changes: Any) -> Any:
+    return eq.LocalSGD(LAYER, torch.nn.functional.mse_loss, clients, lr=0.1, **changes)(MODELS, 0)
+
+
+Mistake = tuple[Callable[[], Any], str]
+
+TENSORS: dict[str, Mistake] = {
+    "a list of messages": (
+        lambda: MEDIAN(OWN, [OWN, OWN]),  # type: ignore[arg-type]
+        "received must be a (k, d) tensor or an Inbox, found list; "
+        "Inbox.collect(messages, like=own) turns a list of messages into an Inbox",
+    ),
+    "an empty list": (
+        lambda: MEDIAN(OWN, []),  # type: ignore[arg-type]
+        "received must be a (k, d) tensor or an Inbox, found list; "
+        "Inbox.collect(messages, like=own) turns a list of messages into an Inbox",
+    ),
+    "an empty tensor": (
+        lambda: MEDIAN(OWN, torch.tensor([])),
+        "received must be a floating-point tensor of shape (k, d), found float32 (0,)",
+    ),
+    "one message": (
+        lambda: MEDIAN(OWN, OWN),
+        "received must be a floating-point tensor of shape (k, d), found float32 (3,)",
+    ),
+    "own as a list": (
+        lambda: MEDIAN([1.0, 2.0, 3.0], RECEIVED),  # type: ignore[arg-type]
+        "own must be a floating-point tensor of shape (d,) or (n, d), found list",
+    ),
+    "own as an array": (
+        lambda: MEDIAN(np.ones(3), RECEIVED),  # type: ignore[arg-type]
+        "own must be a floating-point tensor of shape (d,) or (n, d), found ndarray",
+    ),
+    "own as a state_dict": (
+        lambda: MEDIAN(LAYER.state_dict(), RECEIVED),  # type: ignore[arg-type]
+        "own must be a floating-point tensor of shape (d,) or (n, d), found OrderedDict",
+    ),
+    "own as a module": (
+        lambda: MEDIAN(LAYER, RECEIVED),  # type: ignore[arg-type]
+        "own must be a floating-point tensor of shape (d,) or (n, d), found Linear",
+    ),
+    "another length": (
+        lambda: MEDIAN(OWN, torch.ones(2, 4)),
+        "own and received must have the same d > 0, found own d=3, received d=4",
+    ),
+    "another dtype": (
+        lambda: MEDIAN(OWN, RECEIVED.double()),
+        "own and received must have the same dtype, found torch.float32 and torch.float64",
+    ),
+    "integers": (
+        lambda: MEDIAN(OWN.long(), RECEIVED.long()),
+        "own must be a floating-point tensor of shape (d,) or (n, d), found int64 (3,)",
+    ),
+    "integer models": (
+        lambda: RING.deliver(MODELS.long()),
+        "models must be a floating-point tensor of shape (n, d) with n = 4 clients, found int64 (4, 3)",
+    ),
+    "models as an array": (
+        lambda: RING.deliver(np.ones((4, 3))),  # type: ignore[arg-type]
+        "models must be a floating-point tensor of shape (n, d) with n = 4 clients, found ndarray",
+    ),
+    "models as a list": (
+        lambda: eq.attacks.Knowledge([OWN] * 4, RING, [0]),  # type: ignore[arg-type]
+        "models must be a floating-point tensor of shape (4, d), found list",
+    ),
+    "a bank as an array": (
+        lambda: eq.Inbox(np.ones((4, 3)), RING.senders),  # type: ignore[arg-type]
+        "bank must be a floating-point tensor of shape (m, d), found ndarray",
+    ),
+    "slots as a list": (
+        lambda: eq.Inbox(MODELS, [[0, 1]]),  # type: ignore[arg-type]
+        "slots must be an int64 tensor of shape (n, k), found list",
+    ),
+    "messages like a list": (
+        lambda: eq.Inbox.collect([OWN], like=[1.0]),  # type: ignore[arg-type]
+        "like must be a floating-point tensor, found list",
+    ),
+    "another device": (
+        lambda: MEDIAN(OWN, RECEIVED.to("meta")),
+        "own and received must have the same device, found cpu and meta",
+    ),
+    "a graph's inbox on another device": (
+        lambda: MEDIAN(MODELS.to("meta"), RING.deliver(MODELS)),
+        "own and received must have the same device, found meta and cpu",
+    ),
+    "mixing across devices": (
+        lambda: eq.mix(OWN, OWN.to("meta")),
+        "model must be on the device of own, cpu, found meta",
+    ),
+    "models without values": (
+        lambda: RING.deliver(MODELS.to("meta")),
+        "bank must hold values, found a tensor on the device meta, which has none",
+    ),
+}
+
+CLIENTS: dict[str, Mistake] = {
+    "all models, one client's messages": (
+        lambda: MEDIAN(MODELS, RECEIVED),
+        "own of shape (n, d) needs an Inbox of n receivers, found a tensor; use Topology.deliver",
+    ),
+    "one model, all messages": (
+        lambda: MEDIAN(OWN, RING.deliver(MODELS)),
+        "own must have one model per receiver, expected 4, found 1; inbox.of(i) is what client i received",
+    ),
+    "an inbox of others": (
+        lambda: MEDIAN(MODELS[:3], RING.deliver(MODELS)),
+        "own must have one model per receiver, expected 4, found 3",
+    ),
+    "a graph of others": (
+        lambda: eq.Topology.ring(5).deliver(MODELS),
+        "models must be a floating-point tensor of shape (n, d) with n = 5 clients, found float32 (4, 3)",
+    ),
+    "a simulator's graph of others": (
+        lambda: simulate(topology=eq.Topology.ring(5)),
+        "topology must be a Topology of 4 clients, as models has, found 5 clients",
+    ),
+    "rules of others": (
+        lambda: eq.PerClient([MEDIAN] * 3)(MODELS, RING.deliver(MODELS)),
+        "rules must be one per client, expected 4, found 3",
+    ),
+    "trainer of others": (
+        lambda: train([PAIR] * 5),
+        "models must be float32 (5, 3) like flatten(model), found float32 (4, 3)",
+    ),
+    "an unknown malicious client": (
+        lambda: RING.deliver(MODELS, MODELS, malicious=[9]),
+        "malicious must be from 0 to 3, found 9",
+    ),
+    "unknown malicious clients": (
+        lambda: eq.Topology.regular(4, 2, malicious=[-1, 9]),
+        "malicious must be from 0 to 3, found -1 to 9",
+    ),
+    "a share of malicious clients": (
+        lambda: RING.femb(0.2),  # type: ignore[arg-type]
+        "malicious must be a bool mask of shape (4,) or client ids, found 0.2",
+    ),
+    "lies of nobody": (
+        lambda: RING.deliver(MODELS, MODELS),
+        "malicious must say which clients may tell the lies, found None",
+    ),
+    "an attack of nobody": (
+        lambda: simulate(attack=eq.attacks.Zero()),
+        "malicious must say which clients attack, found None; [] is nobody",
+    ),
+    "a matrix as a graph": (
+        lambda: eq.Topology([[0, 1], [1, 0]]),  # type: ignore[arg-type]
+        "senders must be an int64 tensor of shape (n, k), n > 0, found list; "
+        "Topology.from_edges and Topology.from_adjacency take other forms",
+    ),
+    "a matrix for a graph": (
+        lambda: eq.attacks.Knowledge(MODELS, RING.adjacency(), [0]),  # type: ignore[arg-type]
+        "topology must be a Topology, found bool (4, 4)",
+    ),
+    "a graph that there is not": (lambda: eq.Topology.regular(5, 3), "n * degree must be even, found 5 * 3 = 15"),
+}
+
+NUMBERS: dict[str, Mistake] = {
+    "no round": (
+        lambda: BALANCE(OWN, RECEIVED),
+        "Balance needs t and total: pass t=..., total=... when calling it",
+    ),
+    "a misspelt total": (
+        lambda: BALANCE(OWN, RECEIVED, t=0, totl=10),  # type: ignore[call-arg]
+        "Balance needs total: pass total=... when calling it",
+    ),
+    "a round after the last": (
+        lambda: BALANCE(OWN, RECEIVED, t=10, total=10),
+        "t must be a round from 0 to total - 1 = 9, found 10",
+    ),
+    "a negative gamma": (lambda: eq.Balance(gamma=-0.3), "gamma must be a finite number >= 0, found -0.3"),
+    "gamma as text": (
+        lambda: eq.BalanceMedian(gamma="0.3"),  # type: ignore[arg-type]
+        "gamma must be a finite number >= 0, found '0.3'",
+    ),
+    "no number to tolerate": (
+        lambda: eq.Krum()(OWN, RECEIVED),
+        "Krum needs tolerated: pass tolerated=... when calling it",
+    ),
+    "a share to tolerate": (
+        lambda: eq.Krum(tolerated=0.2)(OWN, RECEIVED),  # type: ignore[arg-type]
+        "tolerated must be whole numbers >= 0, found 0.2",
+    ),
+    "too many to trim": (
+        lambda: eq.TrimmedMean(tolerated=5, strict=True)(OWN, torch.ones(5, 3)),
+        "tolerated must be at most 2 for client 0 with 5 neighbours, found 5; strict=False tolerates fewer",
+    ),
+    "too many for Krum": (
+        lambda: eq.Krum(tolerated=2, strict=True)(OWN, torch.ones(4, 3)),
+        "tolerated must be at most 1 for client 0 with 4 neighbours, found 2; strict=False tolerates fewer",
+    ),
+    "too few neighbours for Krum": (
+        lambda: eq.Krum(tolerated=0, strict=True)(MODELS, RING.deliver(MODELS)),
+        "client 0 must have more neighbours for strict=True, found 2 with tolerated=0; strict=False tolerates fewer",
+    ),
+    "too large an alpha": (lambda: eq.mix(OWN, OWN, alpha=1.5), "alpha must be in [0, 1], found 1.5"),
+    "no rounds to run": (
+        lambda: eq.Simulator(lambda models, t: models, RING, MEDIAN, MODELS).run(),
+        "rounds must be given, here or as total of the Simulator, found neither",
+    ),
+}
+
+MODULES: dict[str, Mistake] = {
+    "another architecture": (
+        lambda: eq.stack_models([LAYER, torch.nn.Linear(3, 1)]),
+        "modules[1] must have the parameters of modules[0], expected parameter 'weight', float32 (1, 2) on cpu, "
+        "found parameter 'weight', float32 (1, 3) on cpu",
+    ),
+    "a single module": (
+        lambda: eq.stack_models(LAYER),  # type: ignore[arg-type]
+        "modules must be several modules, found Linear; flatten takes one",
+    ),
+    "a state_dict": (
+        lambda: eq.flatten(LAYER.state_dict()),  # type: ignore[arg-type]
+        "module must be a torch.nn.Module, found OrderedDict",
+    ),
+    "swapped arguments": (
+        lambda: eq.unflatten(LAYER, OWN),  # type: ignore[type-var]
+        "module must be a torch.nn.Module, found float32 (3,)",
+    ),
+    "all models into one module": (
+        lambda: eq.unflatten(MODELS, LAYER),
+        "vector must be a floating-point tensor of shape (d,), found float32 (4, 3)",
+    ),
+    "another model's vector": (
+        lambda: eq.unflatten(torch.ones(4), LAYER),
+        "vector must have 3 elements, one per parameter of module, found 4: "
+        "it goes on after the last parameter, 'bias'",
+    ),
+    "the whole answer of a rule": (
+        lambda: eq.mix(OWN, MEDIAN(OWN, RECEIVED)),  # type: ignore[arg-type]
+        "model must be a floating-point tensor of shape (d,) or (n, d), found Aggregated",
+    ),
+    "loaders": (
+        lambda: train([DataLoader(TensorDataset(*PAIR))] * 4),
+        "clients[0] must be a pair of tensors (x, y), found DataLoader",
+    ),
+    "arrays": (
+        lambda: train([(np.ones((5, 2)), np.ones((5, 1)))] * 4),
+        "clients[0] must be a pair of tensors (x, y), found (ndarray, ndarray)",
+    ),
+    "a data set that was not divided": (
+        lambda: train(eq.data.synthetic_regression()),
+        "clients must be a pair of tensors (x, y) for every client, found Dataset; Dataset.split makes such pairs",
+    ),
+}
+
+PARTS: dict[str, Mistake] = {
+    "a class for a rule": (
+        lambda: simulate(rule=eq.Median),
+        "rule must be a rule, found the class Median; Median() makes one",
+    ),
+    "a name for a rule": (lambda: simulate(rule="median"), "rule must be a rule, found str"),
+    "a class for an attack": (
+        lambda: simulate(attack=eq.attacks.Gaussian, malicious=[0]),
+        "attack must be an attack, found the class Gaussian; Gaussian() makes one",
+    ),
+    "a name for an attack": (
+        lambda: simulate(attack="gaussian", malicious=[0]),
+        "attack must have a method forge or a method poison, found str",
+    ),
+    "metrics without names": (
+        lambda: simulate(metrics=[lambda models: models.norm(dim=1)]),
+        "metrics must be functions by name, a dict, found list",
+    ),
+    "a metric of all clients": (
+        lambda: simulate(metrics={"size": lambda models: float(models.norm())}),
+        "metrics['size'] must return a tensor (4,) of one value per client, found float",
+    ),
+    "no loss for UBAR": (
+        lambda: eq.UBAR(tolerated=0)(OWN, RECEIVED),
+        "UBAR needs loss_of: pass loss_of=... when calling it",
+    ),
+}
+
+MISTAKES = TENSORS | CLIENTS | NUMBERS | MODULES | PARTS
+
+
+@pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_the_answer_to_a_mistake(make: Callable[[], Any], message: str) -> None:
+    kind = TypeError if re.match(r"\w+ needs ", message) else ValueError
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+# What is no mistake
+
+
+def test_without_strict_fewer_are_tolerated() -> None:
+    received = torch.tensor([[1.0], [2.0], [3.0], [4.0], [50.0]])
+    most = eq.TrimmedMean(tolerated=2)(torch.zeros(1), received).model
+    assert torch.equal(eq.TrimmedMean(tolerated=9)(torch.zeros(1), received).model, most)
+    assert eq.Krum(tolerated=9)(torch.zeros(1), received).model.item() == 1
+
+
+def test_nobody_to_hear_is_no_mistake() -> None:
+    for received in (torch.empty(0, 3), eq.Inbox.collect([], like=OWN)):
+        assert torch.equal(MEDIAN(OWN, received).model, OWN)
+
+
+def test_models_that_require_gradients_are_no_mistake() -> None:
+    own, received = OWN.clone().requires_grad_(), RECEIVED.clone().requires_grad_()
+    out = BALANCE(own, received, t=0, total=1)
+    assert not out.model.requires_grad
+    assert not eq.mix(own, out.model).requires_grad
+
+
+# Files, packages, the command line
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (eq.data.mnist, "train-images-idx3-ubyte.gz and the other files of MNIST in {0}/MNIST/raw, {0}/raw or {0}"),
+        (eq.data.har, "UCI HAR Dataset.zip or the folder UCI HAR Dataset in {0}, or one of them as root"),
+        (eq.data.celeba, "list_attr_celeba.txt in {0} or a folder celeba, raw, Img, Anno in it"),
+    ],
+)
+def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any) -> None:
+    root = tmp_path / "nowhere"
+    with pytest.raises(FileNotFoundError) as caught:
+        load(root)
+    advice = "Put it there, or load it with download=True"
+    assert str(caught.value) == f"expected {expected.format(root)}, found no folder {root}. {advice}"
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "message"),
+    [
+        (
+            "matplotlib",
+            partial(eq.plots.graph, RING),
+            'equipoise.plots needs matplotlib: pip install "equipoise[plots]"',
+        ),
+        ("sklearn.datasets", eq.data.digits, 'sklearn is not installed: pip install "equipoise[data]"'),
+        ("pandas", eq.History(1).frame, "History.frame needs pandas: pip install pandas"),
+    ],
+)
+def test_missing_packages(package: str, use: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError) as caught:
+        use()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], r"equipoise: error: the following arguments are required: COMMAND\n"),
+        (["demmo"], r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from '?demo'?\)\n"),
+        (["demo", "--rule", "Balence"], r"argument --rules: invalid choice: 'Balence' \(choose from '?Alone'?, .*\)\n"),
+        (["demo", "--rounds", "0"], r"argument --rounds: must be an integer >= 1, found 0\n"),
+        (["demo", "--sed", "3"], r"equipoise: error: unrecognized arguments: --sed 3\n"),
+    ],
+)
+def test_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert re.search(message + r"\Z", capsys.readouterr().err)

@@ -1,0 +1,39 @@
+"""What is written down twice is the same in both places."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import equipoise
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_oldest_versions_are_the_bounds() -> None:
+    """``.ci/oldest`` tests what pyproject.toml promises."""
+    text = (ROOT / ".ci/oldest.txt").read_text(encoding="utf-8").partition("# Not ours")[0]
+    oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, flags=re.MULTILINE))
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    wanted += [entry for extra in ("plots", "data", "testing", "test") for entry in extras[extra]]
+    bounds = dict(entry.split(">=") for entry in wanted if ">=" in entry)
+    assert bounds.keys() == oldest.keys()
+    for name, bound in bounds.items():
+        assert f"{oldest[name]}.0.0".startswith(f"{bound}.0"), f"{name}>={bound} is tested as {oldest[name]}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, flags=re.MULTILINE) == [equipoise.__version__]
+
+
+def test_constraints_pin_all_extras() -> None:
+    """``constraints.txt`` pins whatever an extra asks for."""
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    names = {name.lower().replace("_", "-") for name in pinned}
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    wanted = {entry.split(">=")[0] for extra in extras for entry in extra if not entry.startswith("equipoise")}
+    assert wanted <= names

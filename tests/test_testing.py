@@ -1,0 +1,312 @@
+"""Wrong rules and attacks are caught, by the law that they break, and the case is shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.attacks import Knowledge
+from equipoise.testing import DATA_LAWS, LAWS, MESSAGE_LAWS, MULTI_EXCHANGE_LAWS, check_attack, check_rule
+from equipoise.testing.comparing import require_same_weights, shares_storage
+
+# Rules: each is wrong in one thing, and otherwise a median, a mean or nothing at all.
+
+
+def takes_the_first_message(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    inbox = received if isinstance(received, eq.Inbox) else eq.Inbox.of_one(received)
+    order = inbox.present.int().argsort(1, descending=True, stable=True)
+    first = torch.atleast_2d(own).clone()
+    heard = inbox.counts > 0
+    first[heard] = inbox.bank[inbox.slots.gather(1, order[:, :1])[heard, 0]] if inbox.k else first[heard]
+    return eq.Aggregated(first.view_as(own))
+
+
+def hears_nothing_as_zero(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    out = eq.FedAvg()(own, received)
+    return eq.Aggregated(out.model.where(out.weights.sum(-1, keepdim=True) > 0, 0.0), out.weights)
+
+
+def believes_nan(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    inbox = received if isinstance(received, eq.Inbox) else eq.Inbox.of_one(received)
+    naive = eq.Inbox(inbox.bank.nan_to_num(1.0, 1.0, -1.0), inbox.slots, inbox.mask, inbox.senders)
+    return eq.Median()(own, naive)
+
+
+def looks_at_everybody(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    if own.dim() == 1:
+        return eq.Median()(own, received)
+    return eq.Aggregated(eq.Median()(own, received).model.median(0).values.expand_as(own).clone())
+
+
+def reads_hidden_slots(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    inbox = received if isinstance(received, eq.Inbox) else eq.Inbox.of_one(received)
+    return eq.FedAvg()(own, eq.Inbox(inbox.bank, inbox.slots, None, inbox.slots))  # type: ignore[arg-type]
+
+
+def knows_no_tensors(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    return eq.Median()(own, received.of(torch.arange(received.n)))
+
+
+def returns_own_itself(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    out = eq.Median()(own, received)
+    return eq.Aggregated(own) if torch.equal(out.model, own) else out
+
+
+def works_in_float32(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    return eq.Aggregated(eq.Median()(own, received).model.float())
+
+
+def overflows(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    return eq.Aggregated(eq.Median()(own, received).model * 4 / 4)
+
+
+def doubts_all(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    out = eq.FedAvg()(own, received)
+    return eq.Aggregated(own.clone(), torch.zeros_like(out.weights))
+
+
+def boasts(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    out = eq.Krum(tolerated=0)(own, received)
+    return eq.Aggregated(out.model, out.weights / 2)
+
+
+def drifts(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    out = eq.Median()(own, received)
+    return eq.Aggregated(out.model.where(out.model != own, out.model + 1))
+
+
+class Remembers:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+        self.calls += 1
+        return eq.Median()(own, received)
+
+
+WRONG_RULES: dict[Callable[..., eq.Aggregated], str] = {
+    looks_at_everybody: "batch",
+    knows_no_tensors: "tensor",
+    reads_hidden_slots: "padding",
+    takes_the_first_message: "slot_order",
+    hears_nothing_as_zero: "starvation",
+    believes_nan: "nonfinite",
+    drifts: "consensus",
+    doubts_all: "agreement",
+    Remembers(): "purity",
+    returns_own_itself: "purity",
+    works_in_float32: "kept",
+    overflows: "hostile",
+    boasts: "weights_explain",
+}
+
+
+def name_of(wrong: Any) -> str:
+    return getattr(wrong, "__name__", type(wrong).__name__)
+
+
+@pytest.mark.parametrize(("rule", "law"), WRONG_RULES.items(), ids=map(name_of, WRONG_RULES))
+def test_a_wrong_rule_breaks_its_law(rule: Any, law: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case") as caught:
+        check_rule(rule, laws=[law], examples=200)
+    assert name_of(rule) in str(caught.value)
+    assert LAWS[law].says in str(caught.value)
+
+
+def test_there_is_a_wrong_rule_for_every_law() -> None:
+    assert set(WRONG_RULES.values()) == LAWS.keys()
+
+
+def test_all_laws_together_find_it_too() -> None:
+    with pytest.raises(AssertionError, match="breaks the law 'starvation'"):
+        check_rule(hears_nothing_as_zero, examples=20)
+
+
+def test_the_smallest_case_is_shown() -> None:
+    """One client without a message is the least that starves."""
+    with pytest.raises(AssertionError) as caught:
+        check_rule(hears_nothing_as_zero, laws=["starvation"])
+    message = str(caught.value)
+    assert "The law: Without messages, or with unreadable ones only, the aggregate is own.\n" in message
+    assert "Found: models: tensor([[0.]]), expected tensor([[1.]])\n" in message
+    assert "torch.float32, n = 1, k = 0, d = 1\nclient 0: own [1.0]\nt = 0\ntotal = 1\n" in message
+
+
+def test_messages_are_shown_with_their_senders() -> None:
+    with pytest.raises(
+        AssertionError, match=r"(?s)client \d: own \[.*    from client \d: \[.*loss_of = squared distance to"
+    ):
+        check_rule(boasts, laws=["weights_explain"])
+
+
+def test_what_a_rule_raises_is_shown() -> None:
+    with pytest.raises(AssertionError, match=r"Found: raised AttributeError: 'Tensor' object has no attribute 'of'"):
+        check_rule(knows_no_tensors, laws=["tensor"])
+
+
+class Impatient:
+    """A rule that talks twice, and takes the first answer for granted."""
+
+    def exchanges(self, own: Tensor, **inputs: Any) -> Any:
+        yield own
+        yield own
+        return eq.Aggregated(own.float() + 1)
+
+
+@pytest.mark.parametrize("law", ["starvation", "kept"])
+def test_a_wrong_rule_that_talks_twice_is_caught(law: str) -> None:
+    with pytest.raises(AssertionError, match=f"Impatient.* breaks the law '{law}'"):
+        check_rule(Impatient(), laws=[law])
+
+
+def test_laws_that_mean_nothing_to_a_rule_that_talks_twice() -> None:
+    assert LAWS.keys() - MULTI_EXCHANGE_LAWS.keys() == {"tensor", "consensus", "agreement", "weights_explain"}
+    with pytest.raises(ValueError, match=r"laws must be of batch, .*, found 'agreement'"):
+        check_rule(eq.LEARN(), laws=["agreement"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"laws": ["batsh"]}, "laws must be of batch, tensor, padding, "),
+        ({"laws": "batch"}, "laws must be a list of names, found the string 'batch'"),
+        ({"skip": ["typo"]}, "skip must be of batch, tensor, padding, "),
+        ({"examples": 0}, "examples must be an integer at least 1, found 0"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    for check, subject in ((check_rule, eq.Median()), (check_attack, eq.attacks.Zero())):
+        with pytest.raises(ValueError, match=re.escape(message.partition(" of ")[0])) as caught:
+            check(subject, **arguments)  # type: ignore[operator]
+        assert check is check_attack or str(caught.value).startswith(message)
+
+
+def test_what_is_no_rule_and_no_attack() -> None:
+    with pytest.raises(ValueError, match="rule must be callable or have a method exchanges, found str"):
+        check_rule("Median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="attack must have a method forge or a method poison, found Median"):
+        check_attack(eq.Median())  # type: ignore[arg-type]
+
+
+def test_a_skipped_law_is_not_tried() -> None:
+    check_rule(Remembers(), skip=LAWS.keys() - {"batch", "kept"}, examples=5)
+
+
+# Attacks
+
+
+class Wrong:
+    """An attack that does one thing wrong."""
+
+    def __init__(self, lie: Callable[[Knowledge], Tensor]) -> None:
+        self.lie = lie
+
+    def forge(self, known: Knowledge) -> eq.Lies:
+        return eq.Lies.to_all(self.lie(known))
+
+
+class Listed:
+    def forge(self, known: Knowledge) -> Any:
+        return [[0.0] * known.models.shape[1]]
+
+
+class Misaddressed:
+    def forge(self, known: Knowledge) -> eq.Lies:
+        rows = torch.zeros_like(known.models)
+        return eq.Lies.per_edge(torch.tensor([[0, known.topology.n]]), rows[:1])
+
+
+WRONG_ATTACKS: dict[str, tuple[Any, str]] = {
+    "float32 always": (Wrong(lambda known: torch.zeros(known.models.shape[1])), "fitting"),
+    "one parameter too many": (Wrong(lambda known: known.models.new_zeros(known.models.shape[1] + 1)), "fitting"),
+    "no lies but a list": (Listed(), "fitting"),
+    "to nobody": (Misaddressed(), "fitting"),
+    "in place": (Wrong(lambda known: known.models[0].neg_()), "unchanged"),
+    "global randomness": (Wrong(lambda known: torch.randn_like(known.models[0])), "unchanged"),
+    "unseeded": (Wrong(lambda known: torch.randn_like(known.models[0])), "repeatable"),
+    "needs a victim": (Wrong(lambda known: known.models[known.victims[0]]), "extremes"),
+}
+
+
+@pytest.mark.parametrize(("attack", "law"), WRONG_ATTACKS.values(), ids=WRONG_ATTACKS)
+def test_a_wrong_attack_breaks_its_law(attack: Any, law: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case"):
+        check_attack(attack, laws=[law])
+    assert {law for _, law in WRONG_ATTACKS.values()} == MESSAGE_LAWS.keys()
+
+
+class Poison:
+    """An attack on data that does one thing wrong."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        self.change = change
+
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        return self.change(x, y)
+
+
+WRONG_POISONS: dict[str, tuple[Any, str]] = {
+    "wider": (Poison(lambda x, y: (x.double(), y)), "poison_fits"),
+    "labels forgotten": (Poison(lambda x, y: (torch.cat([x, x]), y)), "poison_fits"),
+    "in place": (Poison(lambda x, y: (x, y.fill_(0))), "poison_leaves"),
+    "global randomness": (Poison(lambda x, y: (torch.rand_like(x), y)), "poison_leaves"),
+    "unseeded": (Poison(lambda x, y: (torch.rand_like(x), y)), "poison_repeats"),
+}
+
+
+@pytest.mark.parametrize(("attack", "law"), WRONG_POISONS.values(), ids=WRONG_POISONS)
+def test_a_wrong_poison_breaks_its_law(attack: Any, law: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case"):
+        check_attack(attack, laws=[law])
+    assert {law for _, law in WRONG_POISONS.values()} == DATA_LAWS.keys()
+
+
+def test_images_have_the_shape_that_is_asked_for() -> None:
+    attack = eq.attacks.Backdoor(eq.attacks.PixelPattern(), target=1)
+    check_attack(attack, laws=DATA_LAWS, features=(1, 28, 28), examples=5)
+
+
+# The package
+
+
+def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_import_equipoise_leaves_it_out() -> None:
+    code = "import equipoise, sys; assert not {'hypothesis', 'equipoise.testing'} & set(sys.modules)"
+    assert run(code).returncode == 0
+
+
+def test_without_hypothesis_it_says_what_to_install() -> None:
+    found = run("import sys; sys.modules['hypothesis'] = None; import equipoise.testing").stderr
+    assert found.endswith('ImportError: equipoise.testing needs hypothesis: pip install "equipoise[testing]"\n')
+
+
+def test_laws_hold_without_assertions() -> None:
+    """``python -O`` leaves assertions out."""
+    code = (
+        "import equipoise as eq\nfrom equipoise import testing\n"
+        "testing.check_rule(lambda own, received, **_: eq.Aggregated(own * 0), laws=['starvation'])"
+    )
+    assert "breaks the law 'starvation'" in run(code, "-O").stderr
+
+
+# Comparing
+
+
+def test_weights_on_one_side_only_differ() -> None:
+    with pytest.raises(AssertionError, match="weights: None, expected tensor"):
+        require_same_weights(None, torch.ones(1))
+
+
+def test_nothing_shares_no_memory() -> None:
+    assert not shares_storage(torch.zeros(0), torch.zeros(0))
