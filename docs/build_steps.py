@@ -3,9 +3,12 @@
 import inspect
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pictures
+from docutils import nodes
+from sphinx.util.nodes import make_refnode
 
 import equipoise
 
@@ -34,6 +37,7 @@ def connect(app):
     app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("missing-reference", find_public_name)
+    app.connect("doctree-resolved", link_names)
 
 
 def fetch_notebooks(source, target):
@@ -92,6 +96,35 @@ def find_public_name(app, env, node, contnode):
     return domain.resolve_xref(env, node["refdoc"], env.app.builder, "obj", name, node, contnode)
 
 
+def link_names(app, doctree, docname):
+    """Make links of names in the text, such as ``Balance(kappa=0)``, ``eq.flatten`` or ``Topology.deliver``.
+
+    In the sources they are plain code, which is easier to read and to write.
+    """
+    objects = app.env.get_domain("py").objects
+    for node in list(doctree.findall(nodes.literal)):
+        place = place_of(node.astext(), objects)
+        if place is None or isinstance(node.parent, nodes.reference | nodes.title):
+            continue
+        found, text = objects[place], nodes.literal("", node.astext())
+        link = make_refnode(app.builder, docname, found.docname, found.node_id, text, place)
+        link["classes"].append("name")
+        node.replace_self(link)
+
+
+def place_of(code, objects):
+    """The documented object that a piece of code names, or None; a word like ``graph`` means nothing by itself."""
+    match = re.fullmatch(r"(eq\.)?((?:[a-z]+\.)?)(\w+)((?:\.\w+)?)(\(.*\))?", code)
+    if match is None:
+        return None
+    prefix, module, name, member, call = match.groups(default="")
+    whole = f"equipoise.{module}{name}" if prefix or module else public_names().get(name, "")
+    is_word = not (prefix or module or call) and name.islower() and not hasattr(equipoise, name)
+    place = whole + member
+    return place if place in objects and not is_word else None
+
+
+@cache
 def public_names():
     """From where an object is defined, and from what it is called in a module, to what users call it."""
     names = {}

@@ -60,6 +60,7 @@ html_title = "equipoise"
 html_static_path = ["_static"]
 html_css_files = ["equipoise.css"]
 html_favicon = "_static/logo.svg"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_copy_source = False
 html_theme_options = {
     "light_logo": "logo.svg",

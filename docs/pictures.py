@@ -5,6 +5,8 @@ from pathlib import Path
 import matplotlib
 import torch
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
@@ -43,13 +45,13 @@ def graphs():
 
 
 def graph(topology, malicious):
-    figure = Figure(figsize=(3.3, 3.3), layout="constrained")
+    figure = Figure(figsize=(2.7, 2.7), layout="constrained")
     eq.plots.graph(topology, malicious, figure.subplots())
     return figure
 
 
 def under_attack():
-    """A graph, and what becomes of the worst benign client by three rules while a fifth of all clients lies."""
+    """What becomes of the worst benign client, by three rules, while a fifth of all clients lies."""
     digits = eq.data.digits()
     clients = digits.split(eq.data.by_group(digits, N, p=0.5))
     malicious = eq.draw_malicious(N, 0.2)
@@ -68,10 +70,8 @@ def under_attack():
             every=4,
         )
         histories[type(rule).__name__] = simulator.run(100)
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
-    eq.plots.graph(topology, malicious, left)
-    eq.plots.error_over_rounds(histories, ax=right)
+    figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+    eq.plots.error_over_rounds(histories, ax=figure.subplots())
     return figure
 
 
@@ -80,13 +80,13 @@ def accepted_ball():
     own = torch.tensor([3.0, 1.0])
     generator = torch.Generator().manual_seed(3)
     benign = own + 0.36 * torch.randn(9, 2, generator=generator)
-    lies = torch.tensor([[0.6, 1.7], [4.6, 0.1], [3.35, 1.55]])
+    lies = torch.tensor([[0.6, 1.7], [4.6, 0.1], [3.3, 1.35]])
     rule = eq.Balance(gamma=0.45)
     figure = Figure(figsize=(7, 3.1), layout="constrained")
     for ax, t in zip(figure.subplots(1, 2, sharex=True, sharey=True), (0, 99), strict=True):
         weights = rule(own, torch.cat([benign, lies]), t=t, total=100).weights
         limit = 0.45 * float(own.norm()) * float(torch.tensor(-t / 100).exp())
-        ax.add_patch(matplotlib.patches.Circle(own.tolist(), limit, fill=False, linestyle="--", color="#555555"))
+        ax.add_patch(Circle(own.tolist(), limit, fill=False, linestyle="--", color="#555555"))
         for points, colour, marker, taken in (
             (benign, eq.plots.BENIGN, "o", weights[: len(benign)] > 0),
             (lies, eq.plots.MALICIOUS, "s", weights[len(benign) :] > 0),
@@ -97,15 +97,19 @@ def accepted_ball():
         ax.set_title(f"round {t} of 100", fontsize=9)
         ax.set_aspect("equal")
         ax.set_axis_off()
-    shapes = (("own", "+", "k", "k"), ("benign, accepted", "o", "#0072B2", "#0072B2"))
-    shapes += (("benign, rejected", "o", "#0072B2", "none"), ("malicious, accepted", "s", "#C8102E", "#C8102E"))
-    shapes += (("malicious, rejected", "s", "#C8102E", "none"),)
-    entries = [
-        matplotlib.lines.Line2D([], [], marker=marker, color=colour, markerfacecolor=fill, linestyle="none", label=name)
-        for name, marker, colour, fill in shapes
-    ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(handles=legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+def legend():
+    """Full shapes are accepted, empty ones rejected."""
+    shapes = {"own": ("+", "k", "k")}
+    for name, marker, colour in (("benign", "o", eq.plots.BENIGN), ("malicious", "s", eq.plots.MALICIOUS)):
+        shapes |= {f"{name}, accepted": (marker, colour, colour), f"{name}, rejected": (marker, colour, "none")}
+    return [
+        Line2D([], [], marker=marker, color=colour, markerfacecolor=fill, linestyle="none", label=name)
+        for name, (marker, colour, fill) in shapes.items()
+    ]
 
 
 if __name__ == "__main__":
