@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pictures
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.nodes import make_refnode
 
 import equipoise
@@ -29,6 +30,7 @@ Notebooks that were run while this site was built.
 
 
 def connect(app):
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     fetch_notebooks(NOTEBOOKS, GALLERY)  # before documents are looked for
     app.connect("builder-inited", lambda app: pictures.draw_all(HERE / "_generated"))
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: ["index"] if added | removed else [])
@@ -82,8 +84,19 @@ def keep_colons(app, what, name, obj, options, lines):
 
 
 def shorten_defaults(app, what, name, obj, options, signature, returns):
-    """A default that is made by a function is ``<factory>`` in a signature, which is no Python and garbles the rest."""
-    return (signature or "").replace("<factory>", "...") or None, returns
+    """Defaults like ``<factory>`` and ``<function f>`` are no Python, and garble the rest of a signature.
+
+    Protocols have none: they are not made.
+    """
+    if getattr(obj, "_is_protocol", False) and what == "class":
+        return "", None
+    return re.sub(r"<(?:function )?(\w+)>", r"\1", signature or "").replace("=factory", "=...") or None, returns
+
+
+def write_math(writer, node):
+    """Formulas as MathML, which browsers draw by themselves; one that cannot be converted is an error."""
+    writer.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
 
 
 def find_public_name(app, env, node, contnode):

@@ -20,7 +20,7 @@ author = "the equipoise authors"
 copyright = author
 version = release = equipoise.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx.ext.mathjax", "myst_nb"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 
@@ -60,8 +60,9 @@ html_title = "equipoise"
 html_static_path = ["_static"]
 html_css_files = ["equipoise.css"]
 html_favicon = "_static/logo.svg"
-pygments_dark_style = "a11y-high-contrast-dark"
+pygments_dark_style = "github-dark"
 html_copy_source = False
+html_math_renderer = "mathml"  # see build_steps: no script, no network
 html_theme_options = {
     "light_logo": "logo.svg",
     "dark_logo": "logo-dark.svg",

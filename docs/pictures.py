@@ -82,7 +82,7 @@ def accepted_ball():
     benign = own + 0.36 * torch.randn(9, 2, generator=generator)
     lies = torch.tensor([[0.6, 1.7], [4.6, 0.1], [3.3, 1.35]])
     rule = eq.Balance(gamma=0.45)
-    figure = Figure(figsize=(7, 3.1), layout="constrained")
+    figure = Figure(figsize=(5.4, 2.7), layout="constrained")
     for ax, t in zip(figure.subplots(1, 2, sharex=True, sharey=True), (0, 99), strict=True):
         weights = rule(own, torch.cat([benign, lies]), t=t, total=100).weights
         limit = 0.45 * float(own.norm()) * float(torch.tensor(-t / 100).exp())

@@ -59,6 +59,12 @@ def test_no_python_escapes_the_tests(page: str) -> None:
     assert len(fences) == len(BLOCK.findall(read(page)))
 
 
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_code_fits_into_the_column(page: str) -> None:
+    lines = [line for example, _ in BLOCK.findall(read(page)) for line in example.splitlines()]
+    assert [line for line in lines if len(line) > 90] == []
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_public_name_is_on_an_api_page(module: ModuleType) -> None:
     missing = {f"{module.__name__}.{name}" for name in public_names(module)} - set(documented())
@@ -85,7 +91,9 @@ def public_names(module: ModuleType) -> list[str]:
 
 def documented() -> list[str]:
     pages = [read(page) for page in PAGES if page.startswith("api/")]
-    return [name for text in pages for name in re.findall(r"^\.\. auto\w+:: (\S+)$", text, flags=re.MULTILINE)]
+    return [
+        name for text in pages for name in re.findall(r"^\.\. (?:auto\w+|py:type):: (\S+)$", text, flags=re.MULTILINE)
+    ]
 
 
 def resolve(name: str) -> object:
