@@ -90,7 +90,8 @@ def shorten_defaults(app, what, name, obj, options, signature, returns):
     """
     if getattr(obj, "_is_protocol", False) and what == "class":
         return "", None
-    return re.sub(r"<(?:function )?(\w+)>", r"\1", signature or "").replace("=factory", "=...") or None, returns
+    plain = re.sub(r"<function (\w+)>", r"\1", (signature or "").replace("<factory>", "..."))
+    return plain or None, returns
 
 
 def write_math(writer, node):

@@ -60,6 +60,13 @@ def test_no_python_escapes_the_tests(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
+def test_pictures_say_what_they_show(page: str) -> None:
+    assert re.findall(r"!\[\s*\]\(", read(page)) == []
+    figures = re.findall(r"\{(?:figure|image)\} .*\n(.*)", read(page))
+    assert [line for line in figures if not re.match(r":alt: \S", line)] == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
 def test_code_fits_into_the_column(page: str) -> None:
     lines = [line for example, _ in BLOCK.findall(read(page)) for line in example.splitlines()]
     assert [line for line in lines if len(line) > 90] == []
@@ -92,7 +99,7 @@ def public_names(module: ModuleType) -> list[str]:
 def documented() -> list[str]:
     pages = [read(page) for page in PAGES if page.startswith("api/")]
     return [
-        name for text in pages for name in re.findall(r"^\.\. (?:auto\w+|py:type):: (\S+)$", text, flags=re.MULTILINE)
+        name for text in pages for name in re.findall(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", text, flags=re.MULTILINE)
     ]
 
 
