@@ -1,17 +1,111 @@
-"""The examples in the docs run as they are."""
+"""The examples in the docs run as they are and print what they say, and the API pages have every public name."""
 
+from __future__ import annotations
+
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-PAGES = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
+import equipoise as eq
+import equipoise.types
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in DOCS.rglob("*.md")}
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE)
+TAUGHT = [
+    *("index", "start", "training-loop", "choosing-a-rule", "threat-model", "attacks", "topologies", "simulator"),
+    *("data", "your-own", "kernels"),
+]
+MODULES = [eq, equipoise.types, *(getattr(eq, name) for name in eq.__all__ if inspect.ismodule(getattr(eq, name)))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_examples_of_a_page_run(page: Path) -> None:
+def read(page: str) -> str:
+    return PAGES[page].read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for what examples save, and no window for what they draw."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(tmp_path)
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.mark.usefixtures("scratch")
+@pytest.mark.parametrize("page", sorted(page for page in PAGES if BLOCK.search(read(page))))
+def test_the_examples_of_a_page_run_and_print_what_they_say(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
-    examples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert examples
-    for example in examples:
-        exec(compile(example, str(page), "exec"), names)
+    for number, (example, output) in enumerate(BLOCK.findall(read(page)), start=1):
+        exec(compile(example, f"{PAGES[page]}, block {number}", "exec"), names)
+        promised = output.splitlines() or re.findall(r"^\s*print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
+        assert capsys.readouterr().out.splitlines() == promised, f"block {number}"
+
+
+def test_the_pages_that_teach_have_examples() -> None:
+    assert [page for page in TAUGHT if not BLOCK.search(read(page))] == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_no_python_escapes_the_tests(page: str) -> None:
+    """Blocks of Python are marked so that the pattern above finds them."""
+    fences = re.findall(r"^\s*(?:`{3,}|~{3,}|:{3,}) *(.*(?:py|doctest).*)$", read(page), flags=re.MULTILINE)
+    assert set(fences) <= {"python"}
+    assert len(fences) == len(BLOCK.findall(read(page)))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_pictures_say_what_they_show(page: str) -> None:
+    assert re.findall(r"!\[\s*\]\(", read(page)) == []
+    figures = re.findall(r"\{(?:figure|image)\} .*\n(.*)", read(page))
+    assert [line for line in figures if not re.match(r":alt: \S", line)] == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_code_fits_into_the_column(page: str) -> None:
+    lines = [line for example, _ in BLOCK.findall(read(page)) for line in example.splitlines()]
+    assert [line for line in lines if len(line) > 90] == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_public_name_is_on_an_api_page(module: ModuleType) -> None:
+    missing = {f"{module.__name__}.{name}" for name in public_names(module)} - set(documented())
+    assert sorted(missing) == []
+
+
+def test_the_api_pages_name_nothing_that_does_not_exist() -> None:
+    found = documented()
+    assert len(found) == len(set(found)) > 100
+    assert [name for name in found if resolve(name) is None] == []
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """What a module exports: what it lists, or else the classes and functions that it defines."""
+    if hasattr(module, "__all__"):
+        return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+        if not hasattr(eq, name)
+    ]
+
+
+def documented() -> list[str]:
+    pages = [read(page) for page in PAGES if page.startswith("api/")]
+    return [
+        name for text in pages for name in re.findall(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", text, flags=re.MULTILINE)
+    ]
+
+
+def resolve(name: str) -> object:
+    """The object of a dotted name, or None."""
+    found: object = equipoise
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found

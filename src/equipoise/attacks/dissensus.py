@@ -27,7 +27,7 @@ class Dissensus:
     Args:
         epsilon: strength, 1.5 in the authors' scripts; the BALANCE paper does not say.
         weights: ``"uniform"``, or the ``"metropolis"`` weights :math:`W_{ij} = 1 / (1 + \max(\deg_i, \deg_j))` of
-        gossip.
+            gossip.
 
     >>> models = torch.tensor([[0.0], [1.0], [7.0]])
     >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2])

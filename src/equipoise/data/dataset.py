@@ -18,9 +18,9 @@ class Dataset:
     """Training and test examples of one learning task.
 
     Args:
-        x: (N, *features) training inputs, float32.
+        x: ``(N, *features)`` training inputs, float32.
         y: (N,) what to predict: classes, int64, or targets of a regression, float32.
-        test_x: (M, *features) test inputs, the same for every client.
+        test_x: ``(M, *features)`` test inputs, the same for every client.
         test_y: (M,) what to predict for them.
         classes: how many classes there are, 0 to ``classes - 1``; None for a regression.
         owners: (N,) the natural client of every training example, int64, from 0 to the number of such clients - 1, none

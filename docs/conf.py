@@ -1,0 +1,75 @@
+"""Settings of the site: ``python -m sphinx -W --keep-going -n -b html docs OUT``.
+
+Pictures and notebooks are made while building. ``EQUIPOISE_DOCS_NOTEBOOKS=off`` in the environment shows notebooks
+without running them, for a quick look; otherwise one that fails is an error.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import build_steps  # noqa: E402
+
+import equipoise  # noqa: E402
+
+project = "equipoise"
+author = "the equipoise authors"
+copyright = author
+version = release = equipoise.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+nitpicky = True
+
+# Docstrings
+
+default_role = "py:obj"  # `Simulator` in a docstring is a link, and an error if there is no such name
+add_module_names = False
+maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+
+# Other projects' names: their inventories are on the network, and the build works without it.
+nitpick_ignore_regex = [
+    ("py:.*", r"(torch|nn|numpy|np|networkx|pandas|matplotlib|collections|typing|typing_extensions|os|pathlib)\..*"),
+    ("py:.*", "Axes|Tensor"),
+    # Aliases of annotations, whose values are in the text, and base classes that nobody has to know.
+    ("py:.*", r"(.*\.)?(Clients|Init|ModuleT|Parts|Rule|TooLittle|ValueT|WeightedRule|_AlongPerturbation)"),
+]
+
+# Markdown and notebooks
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = os.environ.get("EQUIPOISE_DOCS_NOTEBOOKS", "force")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+
+# HTML
+
+html_theme = "furo"
+html_title = "equipoise"
+html_static_path = ["_static"]
+html_css_files = ["equipoise.css"]
+html_favicon = "_static/logo.svg"
+pygments_dark_style = "github-dark"
+html_copy_source = False
+html_math_renderer = "mathml"  # see build_steps: no script, no network
+html_theme_options = {
+    "light_logo": "logo.svg",
+    "dark_logo": "logo-dark.svg",
+    "light_css_variables": {"color-brand-primary": "#00588a", "color-brand-content": "#00588a"},
+    "dark_css_variables": {"color-brand-primary": "#7cc4ee", "color-brand-content": "#7cc4ee"},
+}
+
+
+def setup(app):
+    build_steps.connect(app)

@@ -1,0 +1,116 @@
+"""The pictures of the site, drawn while it is built. ``python docs/pictures.py`` draws them too."""
+
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle
+from torch.nn.functional import cross_entropy
+
+import equipoise as eq
+
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}
+N = 20
+
+
+def draw_all(folder):
+    folder.mkdir(exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for name, (topology, malicious) in graphs().items():
+            save(graph(topology, malicious), folder / f"{name}.svg")
+        save(under_attack(), folder / "under-attack.svg")
+        save(accepted_ball(), folder / "balance.svg")
+
+
+def save(figure, path):
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", pad_inches=0.08)
+
+
+def graphs():
+    """The graphs of the BALANCE paper, each with a fifth of its clients malicious."""
+    found = {}
+    for n in (10, 20, 30, 40, 50):
+        malicious = eq.draw_malicious(n, 0.2)
+        found[f"regular-{n}"] = eq.Topology.regular(n, n // 2, seed=0, malicious=malicious), malicious
+    malicious = eq.draw_malicious(N, 0.2)
+    found["complete"] = eq.Topology.complete(N), malicious
+    found["erdos-renyi"] = eq.Topology.erdos_renyi(N, 0.5, seed=0, malicious=malicious), malicious
+    found["small-world"] = eq.Topology.small_world(N, 10, rewire=0.3, seed=0, malicious=malicious), malicious
+    found["ring"] = eq.Topology.ring(N), malicious
+    for femb in (0.16, 0.22, 0.32):
+        found[f"femb-{femb:g}".replace(".", "")] = eq.Topology.random_with_femb(N, femb, malicious, seed=0), malicious
+    return found
+
+
+def graph(topology, malicious):
+    figure = Figure(figsize=(2.7, 2.7), layout="constrained")
+    eq.plots.graph(topology, malicious, figure.subplots())
+    return figure
+
+
+def under_attack():
+    """What becomes of the worst benign client, by three rules, while a fifth of all clients lies."""
+    digits = eq.data.digits()
+    clients = digits.split(eq.data.by_group(digits, N, p=0.5))
+    malicious = eq.draw_malicious(N, 0.2)
+    model = eq.models.logistic_regression(64, 10)
+    topology = eq.Topology.regular(N, 10, seed=0, malicious=malicious)
+    histories = {}
+    for rule in (eq.FedAvg(), eq.Median(), eq.Balance()):
+        simulator = eq.Simulator(
+            trainer=eq.LocalSGD(model, cross_entropy, clients, lr=0.15),
+            topology=topology,
+            rule=rule,
+            models=eq.flatten(model).expand(N, -1),
+            attack=eq.attacks.TrimAttack(),
+            malicious=malicious,
+            metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
+            every=4,
+        )
+        histories[type(rule).__name__] = simulator.run(100)
+    figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+    eq.plots.error_over_rounds(histories, ax=figure.subplots())
+    return figure
+
+
+def accepted_ball():
+    """Which messages BALANCE accepts in the first and in the last round, in two dimensions."""
+    own = torch.tensor([3.0, 1.0])
+    generator = torch.Generator().manual_seed(3)
+    benign = own + 0.36 * torch.randn(9, 2, generator=generator)
+    lies = torch.tensor([[0.6, 1.7], [4.6, 0.1], [3.3, 1.35]])
+    rule = eq.Balance(gamma=0.45)
+    figure = Figure(figsize=(5.4, 2.7), layout="constrained")
+    for ax, t in zip(figure.subplots(1, 2, sharex=True, sharey=True), (0, 99), strict=True):
+        weights = rule(own, torch.cat([benign, lies]), t=t, total=100).weights
+        limit = 0.45 * float(own.norm()) * float(torch.tensor(-t / 100).exp())
+        ax.add_patch(Circle(own.tolist(), limit, fill=False, linestyle="--", color="#555555"))
+        for points, colour, marker, taken in (
+            (benign, eq.plots.BENIGN, "o", weights[: len(benign)] > 0),
+            (lies, eq.plots.MALICIOUS, "s", weights[len(benign) :] > 0),
+        ):
+            ax.scatter(*points[taken].T, color=colour, marker=marker, s=36)
+            ax.scatter(*points[~taken].T, facecolors="none", edgecolors=colour, marker=marker, s=36)
+        ax.plot(*own, "k+", markersize=12, markeredgewidth=2)
+        ax.set_title(f"round {t} of 100", fontsize=9)
+        ax.set_aspect("equal")
+        ax.set_axis_off()
+    figure.legend(handles=legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def legend():
+    """Full shapes are accepted, empty ones rejected."""
+    shapes = {"own": ("+", "k", "k")}
+    for name, marker, colour in (("benign", "o", eq.plots.BENIGN), ("malicious", "s", eq.plots.MALICIOUS)):
+        shapes |= {f"{name}, accepted": (marker, colour, colour), f"{name}, rejected": (marker, colour, "none")}
+    return [
+        Line2D([], [], marker=marker, color=colour, markerfacecolor=fill, linestyle="none", label=name)
+        for name, (marker, colour, fill) in shapes.items()
+    ]
+
+
+if __name__ == "__main__":
+    draw_all(Path(__file__).parent / "_generated")
