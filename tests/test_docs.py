@@ -99,11 +99,7 @@ def public_names(module: ModuleType) -> list[str]:
 def documented() -> list[str]:
     pages = [read(page) for page in PAGES if page.startswith("api/")]
     directive = re.compile(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", re.MULTILINE)
-    return [
-        name
-        for text in pages
-        for name in re.findall(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", text, flags=re.MULTILINE)
-    ]
+    return [name for text in pages for name in directive.findall(text)]
 
 
 def resolve(name: str) -> object:

@@ -68,7 +68,7 @@ TASKS: Mapping[str, Task] = {
         "MNIST",
         lambda root, seed: data.mnist(_folder(root, "mnist")),
         lambda seed: models.cnn(seed=seed),
-        *(2000, 3e-4, 1.0, "regular-(20,10)", "p=0.8"),
+        *(2000, 3e-4, 4.0, "regular-(20,10)", "p=0.8"),
         flip=attacks.LabelFlip({3: 5}),
         trigger=attacks.PixelPattern(),
     ),
