@@ -97,9 +97,8 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def documented() -> list[str]:
-    pages = [read(page) for page in PAGES if page.startswith("api/")]
-    directive = re.compile(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", re.MULTILINE)
-    return [name for text in pages for name in directive.findall(text)]
+    directive = re.compile(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", flags=re.MULTILINE)
+    return [name for page in PAGES if page.startswith("api/") for name in directive.findall(read(page))]
 
 
 def resolve(name: str) -> object:
