@@ -20,7 +20,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 HERE = Path(__file__).parent
 SECONDS = 120  # for one cell
-STRICT = 'import warnings\n\nwarnings.simplefilter("error")'
+STRICT = """import warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("default", module="ipykernel")  # what the kernel itself does is not ours
+"""
 
 
 def execute(path: Path) -> str | None:

@@ -1,7 +1,9 @@
 """Bring the notebooks to the form in which they are committed: no outputs, no counts, no metadata but tags.
 
-python examples/strip.py          # rewrite what differs
-python examples/strip.py --check  # only say what differs, and exit with 1
+Rewrites what differs; with --check, only says what does, and exits with 1:
+
+    python examples/strip.py
+    python examples/strip.py --check
 """
 
 from __future__ import annotations
