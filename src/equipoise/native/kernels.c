@@ -26,7 +26,6 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define ALIGNED __attribute__((aligned(64)))
-#define FALL_THROUGH __attribute__((fallthrough))
 #define FETCH(p) __builtin_prefetch(p, 0, 2)
 
 #include "networks.h"
