@@ -142,10 +142,10 @@ EXPORT int eq_use_instructions(int wanted) {
                                    int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) {           \
         CHOOSE(sums_but_one_##S, rows, count, (T)share, left_out, receivers, out, from, to, stream)                    \
     }                                                                                                                  \
-    EXPORT int eq_middle_##S(const T *const *rows, int64_t row_count, const int64_t *heard, int64_t receivers,         \
-                             int64_t count, int64_t trim, const int32_t *steps, int64_t step_count,                    \
+    EXPORT int eq_middle_##S(const T *const *rows, int64_t row_count, const int64_t *starts, const int64_t *heard,     \
+                             const int64_t *trims, int64_t receivers, const int32_t *steps, int64_t step_count,        \
                              const int32_t *kept, T *const *out, int64_t from, int64_t to, int stream) {               \
-        CHOOSE(middle_##S, rows, row_count, heard, receivers, count, trim, steps, step_count, kept, out, from, to,     \
+        CHOOSE(middle_##S, rows, row_count, starts, heard, trims, receivers, steps, step_count, kept, out, from, to,   \
                stream)                                                                                                 \
     }                                                                                                                  \
     EXPORT int eq_middle_but_one_##S(const T *const *rows, int64_t count, const int64_t *left_out, int64_t receivers,  \
