@@ -108,16 +108,22 @@ def squared_norms(x: Tensor) -> Tensor:
     return sums.sum(0)
 
 
-def measure(matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool) -> tuple[Tensor, Tensor]:
+def measure(
+    matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool, all_rows: bool = True
+) -> tuple[Tensor, Tensor]:
     """(p,) float64 ``|x[left] - x[right]|^2``, or scalar products, and (rows,) ``|x|^2``, in one pass over all rows.
 
-    Fastest if ``left`` is sorted; and where most pairs of rows are asked for, all are measured, in tiles.
+    Fastest if equal ``left`` are next to each other; and where most pairs of rows are asked for, all are measured, in
+    tiles. Without ``all_rows`` only those are read that occur in a pair, and norms are of these.
     """
     x = matrices[0]
     if x.dtype in HALVES:
-        found = [measure(parts, left, right, differ=differ) for parts, _ in _in_float32(matrices)]
+        found = [measure(parts, left, right, differ=differ, all_rows=all_rows) for parts, _ in _in_float32(matrices)]
         return sum(pairs for pairs, _ in found), sum(norms for _, norms in found)  # type: ignore[return-value]
-    rows, count = _addresses(matrices), sum(map(len, matrices))
+    rows = _addresses(matrices)
+    if not all_rows:
+        rows, (left, right) = _compact(matrices, left, right)
+    count = len(rows)
     if 3 * len(left) > count * count and len(left) > 2 * TILE:
         low, high, size = torch.minimum(left, right), torch.maximum(left, right), -(-count // TILE)
         squares, norms = _measured(x, rows, None, None, TILE * TILE * (size * (size + 1) // 2), differ)

@@ -39,6 +39,7 @@ enum { BASELINE, AVX2, AVX512 };
 #define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
+#define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define TILE_ROWS 3        /* rows of a tile of distances, which has nine sums in registers */
 #define LARGEST 512        /* values in one network */
 
