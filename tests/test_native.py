@@ -139,6 +139,32 @@ def test_sums_of_all_but_one(count: int, d: int, dtype: torch.dtype, seed: int) 
     assert out[[3, 7]].isnan().all()  # nobody asked for them
 
 
+@given(counts=st.lists(st.integers(1, 32), min_size=1, max_size=5), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_every_receiver_may_drop_another_number_of_values(counts: list[int], seed: int) -> None:
+    values, out = matrix(32, 100, torch.float32, seed=seed), torch.empty(len(counts), 100)
+    heard = [torch.randperm(32, generator=seeded(seed + i))[:count] for i, count in enumerate(counts)]
+    trims = [(seed + i) % ((count + 1) // 2) for i, count in enumerate(counts)]
+    sizes, everybody = torch.tensor(counts), torch.arange(len(counts))
+    assert native.trimmed_means([values], torch.cat(heard), sizes, torch.tensor(trims), out, everybody)
+    for rows, trim, found in zip(heard, trims, out, strict=True):
+        expected = values[rows].sort(0).values[trim : len(rows) - trim].mean(0)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("column", [0, 63, 299])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_means_tell_whether_their_values_are_finite(bad: float, column: int, dtype: torch.dtype) -> None:
+    bank, out, both = matrix(4, 300, dtype), torch.empty(2, 300, dtype=dtype), torch.tensor([0, 1])
+    bank[3, column] = bad
+    threes, ones = torch.tensor([3, 3]), torch.tensor([1, 1])
+    assert native.trimmed_means([bank], torch.tensor([0, 1, 2, 0, 2, 1]), threes, ones, out, both)
+    assert not native.trimmed_means([bank], torch.tensor([0, 1, 2, 0, 2, 3]), threes, ones, out, both)
+    assert native.trimmed_means_but_one([bank], torch.arange(3), both, 0, out, both)
+    assert not native.trimmed_means_but_one([bank], torch.arange(4), both, 1, out, both)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("column", [0, 63, 299])
 def test_sums_tell_whether_they_are_finite(bad: float, column: int) -> None:
@@ -159,21 +185,23 @@ def test_trimmed_means(count: int, d: int, dtype: torch.dtype, place: tuple[int,
     values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
     rows = torch.stack([torch.randperm(count + 2, generator=seeded(r))[:count] for r in range(3)])
     out, receivers = torch.full((4, d), torch.nan, dtype=dtype), torch.tensor([3, 0, 1])
-    native.trimmed_means([values[:1], values[1:]], rows, trim, out, receivers)
+    counts, trims = torch.full((3,), count), torch.full((3,), trim)
+    assert native.trimmed_means([values[:1], values[1:]], rows.flatten(), counts, trims, out, receivers)
     expected = values[rows].double().sort(1).values[:, trim : count - trim].mean(1)
     tolerance = max(1e-5, DTYPES[dtype] * 2)
     torch.testing.assert_close(out[receivers].double(), expected, rtol=tolerance, atol=tolerance)
     assert out[2].isnan().all()  # nobody asked for it
 
 
-@pytest.mark.parametrize("count", range(1, 30))
+@pytest.mark.parametrize("count", range(1, 40))
 def test_every_way_of_selecting_is_exact_on_whole_numbers(count: int) -> None:
-    """Compiled networks, forgetting in registers, and networks from a list; negative numbers, zeros of both signs."""
+    """Compiled networks, sorted halves, and networks from a list; negative numbers, zeros of both signs."""
     values = torch.randint(-3, 4, (count, 200), generator=seeded(count)).float()
     values[values == 0] *= torch.tensor(-1.0)
     for trim in range((count + 1) // 2):
         out = torch.empty(1, 200)
-        native.trimmed_means([values], torch.arange(count)[None], trim, out, torch.tensor([0]))
+        one, everything = torch.tensor([0]), torch.arange(count)
+        native.trimmed_means([values], everything, torch.tensor([count]), torch.tensor([trim]), out, one)
         kept = values.sort(0).values[trim : count - trim]
         torch.testing.assert_close(out[0], kept.mean(0), rtol=1e-6, atol=1e-6)
         if len(kept) == 1:
@@ -188,7 +216,7 @@ def test_trimmed_means_without_one_of_all(count: int, d: int, dtype: torch.dtype
     values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
     rows, places = torch.arange(1, count + 1), torch.arange(count)
     out = torch.full((count + 1, d), torch.nan, dtype=dtype)
-    native.trimmed_means_but_one([values], rows, places, trim, out, places)
+    assert native.trimmed_means_but_one([values], rows, places, trim, out, places)
     tolerance = max(1e-5, DTYPES[dtype] * 2)
     for r in range(count):
         others = values[[i + 1 for i in range(count) if i != r]].double().sort(0).values
@@ -199,7 +227,8 @@ def test_trimmed_means_without_one_of_all(count: int, d: int, dtype: torch.dtype
 
 def test_huge_values_do_not_overflow() -> None:
     values, out = torch.full((4, 20), 3e38), torch.empty(4, 20)
-    native.trimmed_means([values], torch.arange(4)[None], 1, out[:1], torch.tensor([0]))
+    one = torch.tensor([1])
+    assert native.trimmed_means([values], torch.arange(4), 4 * one, one, out, 0 * one)
     assert (out[0] == 3e38).all()
     assert native.sums_but_one([values], torch.arange(4), torch.arange(4), 1 / 3, out, torch.arange(4))
     torch.testing.assert_close(out, values)
@@ -210,7 +239,7 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     def everything() -> list[Tensor]:
         sums, means, shared, sorted_ = (torch.empty(9, 80_001) for _ in range(4))
         native.weighted_sums([bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums)
-        native.trimmed_means([bank], rows.view(9, 4), 1, means, everybody)
+        native.trimmed_means([bank], rows, torch.full((9,), 4), torch.ones(9).long(), means, everybody)
         native.sums_but_one([bank], everybody, everybody, 0.125, shared, everybody)
         native.trimmed_means_but_one([bank], everybody, everybody, 2, sorted_, everybody)
         tiles = native.measure([bank], *torch.triu_indices(9, 9, offset=1), differ=True)

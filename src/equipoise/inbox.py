@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeGuard
@@ -147,6 +148,17 @@ class Inbox:
         if self.keep_nonfinite or not self.mask.any():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether it is known which messages are present, without another look at them."""
+        return self.keep_nonfinite or not self.__dict__.keys().isdisjoint({"bank_norms", "finite"})
+
+    def trusted(self) -> Inbox:
+        """The same, with all messages taken for finite, for who finds out while using them."""
+        part = copy(self)
+        part.__dict__.update(finite=torch.ones(len(self.bank), dtype=torch.bool), present=self.mask)
+        return part
 
     @cached_property
     def counts(self) -> Tensor:

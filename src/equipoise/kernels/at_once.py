@@ -38,9 +38,11 @@ def along_edges(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor, Ten
 
 
 def between_rows(inbox: Inbox, left: Tensor, right: Tensor) -> Tensor:
-    """(p,) squared distances between rows of the bank, whose norms the inbox learns as well."""
-    squares, sizes = native.measure([inbox.bank], left, right, differ=True)
-    _learn_norms(inbox, sizes)
+    """(p,) squared distances between rows of the bank, whose norms the inbox learns unless it knows them."""
+    known = "bank_norms" in inbox.__dict__
+    squares, sizes = native.measure([inbox.bank], left, right, differ=True, all_rows=not known)
+    if not known:
+        _learn_norms(inbox, sizes)
     return squares
 
 
@@ -48,6 +50,18 @@ def unordered(left: Tensor, right: Tensor, m: int) -> tuple[tuple[Tensor, Tensor
     """The different pairs of rows below m, in whatever direction, sorted, and which of them each given pair is."""
     keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(return_inverse=True)
     return (keys // m, keys % m), inverse
+
+
+def unordered_within(rows: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The different pairs (p,) within each of some lists (r, c) of rows, list by list, and which each (r, pairs) is."""
+    left, right = torch.triu_indices(rows.shape[1], rows.shape[1], offset=1)
+    (low, high), inverse = unordered(rows[:, left], rows[:, right], m)
+    first = torch.full_like(low, inverse.numel()).scatter_reduce_(
+        0, inverse.flatten(), torch.arange(inverse.numel()), "amin"
+    )
+    order = first.argsort()
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    return (low[order], high[order]), place[inverse]
 
 
 def _learn_norms(inbox: Inbox, squares: Tensor) -> Tensor:

@@ -32,12 +32,13 @@ ARGUMENTS = {
     "norms": (*ARRAY, *RANGE, POINTER),
     "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *RANGE, FLAG),
     "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
-    "middle": (*ARRAY, *ARRAY, INTEGER, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
+    "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *RANGE, FLAG),
     "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
 }
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = 512  # values in one network
+COMPILED = 32  # values that need no list of steps
 TILE = 3  # rows of a tile of distances
 STRIP = 256  # columns that the library combines at a time, at most
 PARTS = 16  # of the columns that are summed apart, so that sums do not depend on the number of threads
@@ -107,16 +108,22 @@ def squared_norms(x: Tensor) -> Tensor:
     return sums.sum(0)
 
 
-def measure(matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool) -> tuple[Tensor, Tensor]:
+def measure(
+    matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool, all_rows: bool = True
+) -> tuple[Tensor, Tensor]:
     """(p,) float64 ``|x[left] - x[right]|^2``, or scalar products, and (rows,) ``|x|^2``, in one pass over all rows.
 
-    Fastest if ``left`` is sorted; and where most pairs of rows are asked for, all are measured, in tiles.
+    Fastest if equal ``left`` are next to each other; and where most pairs of rows are asked for, all are measured, in
+    tiles. Without ``all_rows`` only those are read that occur in a pair, and norms are of these.
     """
     x = matrices[0]
     if x.dtype in HALVES:
-        found = [measure(parts, left, right, differ=differ) for parts, _ in _in_float32(matrices)]
+        found = [measure(parts, left, right, differ=differ, all_rows=all_rows) for parts, _ in _in_float32(matrices)]
         return sum(pairs for pairs, _ in found), sum(norms for _, norms in found)  # type: ignore[return-value]
-    rows, count = _addresses(matrices), sum(map(len, matrices))
+    rows = _addresses(matrices)
+    if not all_rows:
+        rows, (left, right) = _compact(matrices, left, right)
+    count = len(rows)
     if 3 * len(left) > count * count and len(left) > 2 * TILE:
         low, high, size = torch.minimum(left, right), torch.maximum(left, right), -(-count // TILE)
         squares, norms = _measured(x, rows, None, None, TILE * TILE * (size * (size + 1) // 2), differ)
@@ -186,32 +193,42 @@ def sums_but_one(
 # Order statistics.
 
 
-def trimmed_means(matrices: Sequence[Tensor], rows: Tensor, trim: int, out: Tensor, receivers: Tensor) -> None:
-    """``out[receivers[r]]``: mean of the rows ``rows[r]``, without the ``trim`` smallest and largest values."""
+def trimmed_means(
+    matrices: Sequence[Tensor], rows: Tensor, counts: Tensor, trims: Tensor, out: Tensor, receivers: Tensor
+) -> bool:
+    """``out[receivers[r]]``: mean of the next ``counts[r]`` of ``rows``, without the ``trims[r]`` smallest and largest.
+
+    Receivers of more than `COMPILED` rows must all have equally many, and trim equally many. Returns whether all rows
+    are finite.
+    """
     if out.dtype in HALVES:
-        for parts, result in _in_float32(matrices, out, receivers):
-            trimmed_means(parts, rows, trim, result, torch.arange(len(receivers)))
-        return
+        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        return all([trimmed_means(parts, rows, counts, trims, result, places) for parts, result in blocks])
     used, (heard,) = _compact(matrices, rows)
-    count, call = rows.shape[1], _function("middle", out)
-    steps, kept = _encoded(middle(count, trim))
-    network = (*_array(steps), kept.data_ptr())
+    starts, trims, call = _starts(counts), trims.contiguous(), _function("middle", out)
+    largest = int(counts.argmax())
+    count, trim = int(counts[largest]), int(trims[largest])
+    steps, kept = _encoded(middle(count, trim) if count > COMPILED else Network((), ()))
 
     def run(start: int, stop: int, results: Tensor) -> int:
-        which = (*_array(heard), count, trim, *network)
+        which = (starts.data_ptr(), heard.data_ptr(), *_array(trims), *_array(steps), kept.data_ptr())
         return call(*_array(used), *which, results.data_ptr(), start, stop, _streams(out))
 
-    _over_columns(run, out, receivers, rows.numel() * 4)
+    return _over_columns(run, out, receivers, rows.numel() * 4)
+
+
+def _starts(counts: Tensor) -> Tensor:
+    """Where each of some lists starts, and where the last one ends, if they follow each other."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def trimmed_means_but_one(
     matrices: Sequence[Tensor], rows: Tensor, left_out: Tensor, trim: int, out: Tensor, receivers: Tensor
-) -> None:
-    """``out[receivers[r]]``: trimmed mean of ``rows`` without ``rows[left_out[r]]``."""
+) -> bool:
+    """``out[receivers[r]]``: trimmed mean of ``rows`` without ``rows[left_out[r]]``; whether all rows are finite."""
     if out.dtype in HALVES:
-        for parts, result in _in_float32(matrices, out, receivers):
-            trimmed_means_but_one(parts, rows, left_out, trim, result, torch.arange(len(receivers)))
-        return
+        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        return all([trimmed_means_but_one(parts, rows, left_out, trim, result, places) for parts, result in blocks])
     used, left_out, call = _addresses(matrices)[rows], left_out.contiguous(), _function("middle_but_one", out)
     steps, kept = _encoded(sorting(len(rows), trim))
     network = (*_array(steps), kept.data_ptr())
@@ -220,7 +237,7 @@ def trimmed_means_but_one(
         which = (*_array(left_out), trim, *network)
         return call(*_array(used), *which, results.data_ptr(), start, stop, _streams(out))
 
-    _over_columns(run, out, receivers, len(steps) + len(receivers))
+    return _over_columns(run, out, receivers, len(steps) + len(receivers))
 
 
 @lru_cache(maxsize=256)

@@ -105,23 +105,13 @@ def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
 
 
 LARGEST_IN_C = 16  # values of the networks that are compiled one by one, and so run in registers
-MOST_HELD = 15  # values that fit the registers of AVX2 besides one for exchanges
 SIDES = {(True, True): "S", (True, False): "L", (False, True): "H"}
-
-
-def forgetting(held: int) -> tuple[Step, ...]:
-    """Steps after which the last two of ``held`` places may be forgotten: there are the smallest and the largest."""
-    pairs: list[tuple[int, int]] = []
-    low, high = _tournament(list(range(held)), pairs)
-    names = {low: held - 1, high: held - 2}
-    names |= dict(zip((i for i in range(held) if i not in names), range(held - 2), strict=True))
-    return _pruned([(names[i], names[j]) for i, j in pairs], set(range(held - 2)))
 
 
 def c_header() -> str:
     """The networks as C macros; ``python -m equipoise.kernels.networks`` prints native/networks.h."""
     lines = ["/* Selection networks, printed by python -m equipoise.kernels.networks. */"]
-    return "\n".join([*lines, *_small_networks(), *_stages()]) + "\n"
+    return "\n".join([*lines, *_small_networks(), *_sorters()]) + "\n"
 
 
 def _small_networks() -> list[str]:
@@ -137,17 +127,14 @@ def _small_networks() -> list[str]:
     return lines
 
 
-def _stages() -> list[str]:
-    """What forgets the extremes of up to `MOST_HELD` values, two at a time."""
-    down = range(MOST_HELD, 2, -1)
-    return [
-        f"#define MOST_HELD {MOST_HELD}",
-        "#define HELD_VALUES " + " ".join(f"HOLD({i})" for i in range(MOST_HELD)),
-        "#define TAKES " + " ".join(f"TAKE({i})" for i in reversed(range(MOST_HELD))),
-        "#define DROPS " + " ".join(f"DROP({held}, {held - 2})" for held in down),
-        "#define SHARES " + " ".join(f"SHARE({i})" for i in reversed(range(MOST_HELD - 2))),
-        *(f"#define STAGE_{held} {_in_c(forgetting(held))}" for held in down),
-    ]
+def _sorters() -> list[str]:
+    """What sorts each half of up to twice as many values."""
+    counts = range((LARGEST_IN_C + 1) // 2, LARGEST_IN_C + 1)
+    lines = [f"#define LARGEST_SORTED {LARGEST_IN_C}", "#define SORTERS(X) " + " ".join(f"X({i})" for i in counts)]
+    for count in counts:
+        lines.append(f"#define SORT_{count} {_in_c(sorting(count).steps)}")
+        lines.append(f"#define PLACES_{count} " + " ".join(f"PLACE({i})" for i in range(count)))
+    return lines
 
 
 def _in_c(steps: tuple[Step, ...]) -> str:

@@ -36,31 +36,47 @@ def trimmed_mean(
 ) -> Tensor:
     """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
 
-    ``trim`` (n,) must leave at least one value. With ``include_own`` own is one of the values. The result is written
-    to ``out``, if given.
+    Where ``trim`` (n,) would leave none of the values, it leaves the one or two in the middle. With ``include_own`` own
+    is one of the values. The result is written to ``out``, if given.
     """
     result = new_output(own, *own.shape) if out is None else out
-    alone = (inbox.counts == 0).nonzero().flatten()
-    result[alone] = own[alone]
-    extra = own if include_own else None
-    for heard in _heard(inbox, trim):
-        if inbox.keep_nonfinite or heard.rows.shape[1] > LARGEST:
-            _by_sorting(result, inbox.bank, extra, heard)
-        elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
-            _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
-        elif native.serves(inbox.bank, own, result):
-            _natively(result, inbox.bank, extra, heard)
-        else:
-            _by_network(result, inbox.bank, extra, heard)
+    # The native kernels see on the way whether all is finite, which would take another pass to know beforehand.
+    trusting = not inbox.is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
+    if not trusting or not _write_means(result, own, inbox.trusted(), trim, include_own):
+        _write_means(result, own, inbox, trim, include_own)
     return result
 
 
-def _heard(inbox: Inbox, trim: Tensor) -> Iterator[Heard]:
+def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, include_own: bool) -> bool:
+    """Write the trimmed means; whether all messages are finite, as far as the native kernels have seen them."""
+    alone = (inbox.counts == 0).nonzero().flatten()
+    result[alone] = own[alone]
+    extra, finite, others = own if include_own else None, True, []
+    for heard in _heard(inbox, trim, include_own):
+        if inbox.keep_nonfinite or heard.rows.shape[1] > LARGEST:
+            _by_sorting(result, inbox.bank, extra, heard)
+        elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
+            finite &= _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
+        elif native.serves(inbox.bank, own, result):
+            others.append(heard)
+        else:
+            _by_network(result, inbox.bank, extra, heard)
+    return finite and all([_natively(result, inbox.bank, extra, some) for some in _together(others)])
+
+
+def _heard(inbox: Inbox, trim: Tensor, include_own: bool) -> Iterator[Heard]:
     for group in inbox.groups():
-        trims = trim[group.receivers]
+        trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
         for amount in trims.unique().tolist():
             chosen = trims == amount
             yield Heard(group.receivers[chosen], group.rows[chosen], amount)
+
+
+def _together(heard: list[Heard]) -> list[list[Heard]]:
+    """What one call of the native kernels can do: all that needs no list of steps, and each of the others."""
+    small = [some for some in heard if some.rows.shape[1] < native.COMPILED]
+    large = [[some] for some in heard if some.rows.shape[1] >= native.COMPILED]
+    return [small, *large] if small else large
 
 
 def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> Tensor | None:
@@ -76,15 +92,13 @@ def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> 
     return rows if alike and not repeated else None
 
 
-def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
+def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
     """One sorting of all rows serves all receivers; what a receiver did not hear is taken out of it again."""
     union = heard.rows.unique()
-    network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
-    if left_out is not None and len(union) <= native.LARGEST and native.serves(bank, result):
-        places = torch.searchsorted(union, left_out)
-        native.trimmed_means_but_one([bank], union, places, heard.trim, result, heard.receivers)
-        return
+    if len(union) <= native.LARGEST and native.serves(bank, result):
+        return _natively_leaving_out(result, bank, heard, union, left_out)
+    network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     for columns in column_blocks(bank.shape[1], WIDTH // 3):
         part = block(bank, columns)
         views, buffers = part.unbind(), part.new_empty(len(union) + 1, part.shape[1]).unbind()
@@ -95,6 +109,17 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> None:
         for some in chunks(len(heard.receivers), len(ranked[0])):
             missing = gather(bank, left_out[some], columns)
             result[heard.receivers[some], columns] = _mean_without(ranked, missing).to(result.dtype)
+    return True
+
+
+def _natively_leaving_out(result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None) -> bool:
+    if left_out is not None:
+        places = torch.searchsorted(union, left_out)
+        return native.trimmed_means_but_one([bank], union, places, heard.trim, result, heard.receivers)
+    first = Heard(heard.receivers[:1], heard.rows[:1], heard.trim)
+    finite = _natively(result, bank, None, [first])
+    result[heard.receivers[1:]] = result[first.receivers]
+    return finite
 
 
 def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
@@ -112,12 +137,16 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     return ends.add_(_weighted_sum(inner, share))
 
 
-def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
-    """A network for each receiver, in C."""
-    matrices, rows = [bank], heard.rows
+def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Heard]) -> bool:
+    """A network for each receiver, in C; whether all values are finite."""
+    matrices, rows = [bank], [some.rows for some in heard]
     if own is not None:
-        matrices, rows = [bank, own], torch.cat([rows, len(bank) + heard.receivers[:, None]], 1)
-    native.trimmed_means(matrices, rows, heard.trim, result, heard.receivers)
+        matrices = [bank, own]
+        rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
+    counts = torch.cat([torch.full((len(some),), some.shape[1]) for some in rows])
+    trims = torch.cat([torch.full((len(some.receivers),), some.trim) for some in heard])
+    receivers, flat = torch.cat([some.receivers for some in heard]), torch.cat([some.flatten() for some in rows])
+    return native.trimmed_means(matrices, flat, counts, trims, result, receivers)
 
 
 def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:

@@ -26,7 +26,6 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define ALIGNED __attribute__((aligned(64)))
-#define FALL_THROUGH __attribute__((fallthrough))
 #define FETCH(p) __builtin_prefetch(p, 0, 2)
 
 #include "networks.h"
@@ -40,6 +39,7 @@ enum { BASELINE, AVX2, AVX512 };
 #define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
+#define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define TILE_ROWS 3        /* rows of a tile of distances, which has nine sums in registers */
 #define LARGEST 512        /* values in one network */
 
@@ -143,10 +143,10 @@ EXPORT int eq_use_instructions(int wanted) {
                                    int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) {           \
         CHOOSE(sums_but_one_##S, rows, count, (T)share, left_out, receivers, out, from, to, stream)                    \
     }                                                                                                                  \
-    EXPORT int eq_middle_##S(const T *const *rows, int64_t row_count, const int64_t *heard, int64_t receivers,         \
-                             int64_t count, int64_t trim, const int32_t *steps, int64_t step_count,                    \
+    EXPORT int eq_middle_##S(const T *const *rows, int64_t row_count, const int64_t *starts, const int64_t *heard,     \
+                             const int64_t *trims, int64_t receivers, const int32_t *steps, int64_t step_count,        \
                              const int32_t *kept, T *const *out, int64_t from, int64_t to, int stream) {               \
-        CHOOSE(middle_##S, rows, row_count, heard, receivers, count, trim, steps, step_count, kept, out, from, to,     \
+        CHOOSE(middle_##S, rows, row_count, starts, heard, trims, receivers, steps, step_count, kept, out, from, to,   \
                stream)                                                                                                 \
     }                                                                                                                  \
     EXPORT int eq_middle_but_one_##S(const T *const *rows, int64_t count, const int64_t *left_out, int64_t receivers,  \

@@ -45,10 +45,12 @@ class Krum(WeightedRule):
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for group, squares in kernels.message_distances(own, inbox):
             amount, senders = f[group.receivers], inbox.senders[group.receivers[:, None], group.columns]
-            doubtful = _is_doubtful(squares, amount, inbox.bank_norms[group.rows])
+            scores = _scores(squares, amount)
+            doubtful = _is_doubtful(scores, squares, inbox.bank_norms[group.rows])
             if doubtful.any():
                 squares[doubtful] = kernels.exact_message_distances(inbox, group.rows[doubtful])
-            chosen = _lowest_score(_scores(squares, amount), squares, senders)
+                scores[doubtful] = _scores(squares[doubtful], amount[doubtful])
+            chosen = _lowest_score(scores, squares, senders)
             weights[group.receivers, group.columns.gather(1, chosen[:, None])[:, 0]] = 1
         return weights
 
@@ -64,14 +66,15 @@ def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
     return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
 
 
-def _is_doubtful(squares: Tensor, tolerated: Tensor, lengths: Tensor) -> Tensor:
+def _is_doubtful(scores: Tensor, squares: Tensor, lengths: Tensor) -> Tensor:
     """(r,) where the best score left the range of float64, or different messages score too much alike for float32."""
     if squares.shape[1] <= 2:  # their scores are equal
-        return torch.zeros_like(tolerated, dtype=torch.bool)
-    scores = _scores(squares, tolerated)
+        return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
     best = scores.amin(1, keepdim=True)
     rivals = scores <= best * (1 + 4e-6)
-    alike = (rivals[:, :, None] & rivals[:, None, :] & (squares > 0)).any(2).any(1)
+    alike = rivals.sum(1) > 1
+    some = rivals[alike]
+    alike[alike.clone()] = (some[:, :, None] & some[:, None, :] & (squares[alike] > 0)).any(2).any(1)
     return alike | best[:, 0].isinf() | (lengths.amax(1) < 1e-140)
 
 

@@ -14,7 +14,7 @@ from equipoise import kernels
 from equipoise.inbox import Inbox, describe
 from equipoise.mixing import mix
 from equipoise.rules.base import as_batch, as_tolerated, check_strict, needed
-from equipoise.rules.trimmed_mean import TrimmedMean, at_most
+from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -87,8 +87,7 @@ class LEARN:
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
         included = self.own_update == "included"
         check_strict(self.strict, (inbox.mask.sum(1) + included - 1) // 2, inbox, f)
-        trim = at_most(f, inbox.counts + included)
-        agreed = kernels.trimmed_mean(updates, inbox, trim, include_own=included)
+        agreed = kernels.trimmed_mean(updates, inbox, f, include_own=included)
         if self.own_update == "mixed":
             agreed = mix(updates, agreed, self.alpha)
         return agreed.view(update.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from equipoise import kernels
@@ -30,5 +31,5 @@ class Median(Rule):
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
     ) -> Aggregated:
         """Trim until one or two values are left; there are no weights, every coordinate has its own."""
-        trim = (inbox.counts - 1).clamp_min(0) // 2
+        trim = torch.full((inbox.n,), inbox.k, device=own.device)
         return Aggregated(kernels.trimmed_mean(own, inbox, trim, out=out), None, state)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from equipoise import kernels
@@ -49,9 +48,4 @@ class TrimmedMean(Rule):
         """Trim and average; there are no weights, every coordinate has its own."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
         check_strict(self.strict, (inbox.mask.sum(1) - 1) // 2, inbox, f)
-        return Aggregated(kernels.trimmed_mean(own, inbox, at_most(f, inbox.counts), out=out), None, state)
-
-
-def at_most(trim: Tensor, counts: Tensor) -> Tensor:
-    """The trim, lowered where it would leave none of the values."""
-    return torch.minimum(trim, (counts - 1).clamp_min(0) // 2)
+        return Aggregated(kernels.trimmed_mean(own, inbox, f, out=out), None, state)
