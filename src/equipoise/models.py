@@ -68,11 +68,13 @@ def cnn(
     return _initialized(build, init, seed, magnitude=2.24)
 
 
-def linear_regression(features: int, *, init: Init = "xavier", seed: int = 0) -> nn.Sequential:
+def linear_regression(features: int, *, bias: bool = True, init: Init = "xavier", seed: int = 0) -> nn.Sequential:
     """One number per input, ``w . x + b``: inputs ``(N, features)``, outputs ``(N,)``.
 
     Args:
         features: the length of an input.
+        bias: whether there is a ``b``. The BALANCE paper's data have none, and its clients are hardly misled by an
+            offset of all labels, so its model has none either.
         init: ``"xavier"``, MXNet's Xavier with magnitude 1 and a zero bias, or ``"torch"``.
         seed: decides the initial weights. Torch's global generator is neither used nor changed.
 
@@ -81,7 +83,7 @@ def linear_regression(features: int, *, init: Init = "xavier", seed: int = 0) ->
     torch.Size([5])
     """
     check_count("features", features, 1)
-    return _initialized(lambda: nn.Sequential(nn.Linear(features, 1), _OneOutput()), init, seed, magnitude=1.0)
+    return _initialized(lambda: nn.Sequential(nn.Linear(features, 1, bias), _OneOutput()), init, seed, magnitude=1.0)
 
 
 def logistic_regression(features: int, classes: int, *, init: Init = "xavier", seed: int = 0) -> nn.Sequential:

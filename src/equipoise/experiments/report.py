@@ -101,7 +101,7 @@ def judge(
     'differs'
     """
     states = [_state(value[0], base, squared) for value, base in zip((ours, paper), baselines, strict=True)]
-    close = [abs(x - y) <= CLOSE * (y if squared else 1) for x, y in zip(ours, paper, strict=True)]
+    close = [abs(x - y) <= CLOSE * (y if squared else 1) < math.inf for x, y in zip(ours, paper, strict=True)]
     if states == ["collapsed", "collapsed"] or all(close):
         return "reproduced"
     works = [any(success >= SUCCESS for success in value[1:]) for value in (ours, paper)]

@@ -59,7 +59,7 @@ TASKS: Mapping[str, Task] = {
     "synthetic": Task(
         "synthetic regression",
         lambda root, seed: data.synthetic_regression(seed=seed),
-        lambda seed: models.linear_regression(100, seed=seed),
+        lambda seed: models.linear_regression(100, bias=False, seed=seed),
         *(300, 6e-4, 1.0, "regular-(20,10)", "iid"),
         flip=attacks.LabelFlip(offset=5.0),
         metric="MSE",

@@ -24,9 +24,9 @@ ATTACKS = (*(name for name in PUBLISHED if name != "Backdoor"), "LIE", "Dissensu
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The risk of linear models ``(w, b)``, the mean squared error on all training examples, in closed form.
+    """The risk of linear models w, the mean squared error on all training examples, in closed form.
 
-    ``F(v) = F(v*) + (v - v*)' H (v - v*) / 2``, with the Hessian H, float64.
+    ``F(w) = F(w*) + (w - w*)' H (w - w*) / 2``, with the Hessian H, float64.
     """
 
     hessian: Tensor
@@ -36,7 +36,7 @@ class Quadratic:
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Quadratic:
         """From examples."""
-        inputs = torch.cat([x, torch.ones(len(x), 1)], 1).double()
+        inputs = x.double()
         best = torch.linalg.lstsq(inputs, y[:, None].double()).solution[:, 0]
         residual = inputs @ best - y
         return cls(2 * inputs.T @ inputs / len(x), best, float(residual.square().mean()))
