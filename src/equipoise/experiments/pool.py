@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing.synchronize import Event
@@ -22,6 +24,7 @@ from equipoise.progress import Progress
 from equipoise.simulator import Simulator
 
 POLLED = 0.5  # seconds between two looks at how far everybody is
+GRACE = 20.0  # seconds to finish a round and save it
 
 
 class Job(NamedTuple):
@@ -96,6 +99,15 @@ def _begin(stop: Event, done: Any, parent: int) -> None:
     _shared = stop, done, parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A process that waits for work from a parent that was killed would wait forever; first let it save its run."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(GRACE)
+    os._exit(1)
 
 
 def _work(job: Job, root: str, folder: Path) -> Run:
