@@ -12,12 +12,14 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.nodes import make_refnode
 
 import equipoise
+import equipoise.experiments
+import equipoise.testing
 
 HERE = Path(__file__).parent
 NOTEBOOKS, GALLERY = HERE.parent / "examples", HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
 OPTIONAL = ("paper", "examples/index")
-MODULES = ("", "attacks", "data", "metrics", "models", "plots", "types")
+MODULES = ("", "attacks", "data", "experiments", "metrics", "models", "plots", "testing", "types")
 INDEX = """# Examples
 
 Notebooks that were run while this site was built.
@@ -43,7 +45,7 @@ def connect(app):
 
 
 def fetch_notebooks(source, target):
-    """Copy notebooks, and their index.md if there is one, to where Sphinx sees them; without any, there is no gallery.
+    """Copy notebooks, the scripts that they name, and an index.md to where Sphinx sees them; or there is no gallery.
 
     Copies are not under version control, so that a notebook has one place. An index that somebody wrote stays.
     """
@@ -55,7 +57,10 @@ def fetch_notebooks(source, target):
     if not found:
         return
     target.mkdir(exist_ok=True)
-    for path in [*found, *source.glob("index.md")]:
+    scripts = [
+        path for path in source.glob("*.py") if any(path.name in notebook.read_text("utf-8") for notebook in found)
+    ]
+    for path in [*found, *scripts, *source.glob("index.md")]:
         shutil.copy(path, target)
     if not index.exists():
         index.write_text(INDEX, encoding="utf-8")

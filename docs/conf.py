@@ -38,10 +38,13 @@ napoleon_numpy_docstring = False
 
 # Other projects' names: their inventories are on the network, and the build works without it.
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|nn|numpy|np|networkx|pandas|matplotlib|collections|typing|typing_extensions|os|pathlib)\..*"),
+    (
+        "py:.*",
+        r"(torch|nn|numpy|np|hypothesis|networkx|pandas|matplotlib|collections|typing|typing_extensions|os|pathlib)\..*",
+    ),
     ("py:.*", "Axes|Tensor"),
     # Aliases of annotations, whose values are in the text, and base classes that nobody has to know.
-    ("py:.*", r"(.*\.)?(Clients|Init|ModuleT|Parts|Rule|TooLittle|ValueT|WeightedRule|_AlongPerturbation)"),
+    ("py:.*", r"(.*\.)?(Clients|Init|ModuleT|Parts|Rule|Task|TooLittle|ValueT|WeightedRule|_AlongPerturbation)"),
 ]
 
 # Markdown and notebooks

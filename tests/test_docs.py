@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 
 import equipoise as eq
+import equipoise.experiments
+import equipoise.testing
 import equipoise.types
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -20,7 +22,10 @@ TAUGHT = [
     *("index", "start", "training-loop", "choosing-a-rule", "threat-model", "attacks", "topologies", "simulator"),
     *("data", "your-own", "kernels"),
 ]
-MODULES = [eq, equipoise.types, *(getattr(eq, name) for name in eq.__all__ if inspect.ismodule(getattr(eq, name)))]
+MODULES = [
+    *(eq, equipoise.experiments, equipoise.testing, equipoise.types),
+    *(getattr(eq, name) for name in eq.__all__ if inspect.ismodule(getattr(eq, name))),
+]
 
 
 def read(page: str) -> str:

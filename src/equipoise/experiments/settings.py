@@ -29,10 +29,10 @@ class Setting:
     Printed, a setting is the command that runs it.
 
     Args:
-        data: a data set, see `equipoise.experiments.tasks`.
+        data: ``synthetic``, ``mnist``, ``fashion-mnist``, ``har`` or ``celeba``.
         rule: a method of the paper, a variant, ``Case-III``, ``Case-IV``, or ``Alone`` for local training only.
         attack: an attack of the paper, or another reading of one.
-        graph: ``regular-(20,10)`` and the like, or a name in `equipoise.experiments.names.GRAPHS`; by default that of
+        graph: ``regular-(20,10)`` and the like, or another graph of the paper, such as ``ring``; by default that of
             the data set. There are 20 clients, or as many as a regular graph says.
         malicious: the share of malicious clients; with the attack ``No`` they are benign.
         partition: ``p=0.8`` and the like, ``iid``, ``three-classes``, or ``natural``; by default that of the data set.
