@@ -309,6 +309,32 @@ def test_adaptive_max_against_balance(perturbation: str, d: int, dtype: torch.dt
     assert compared >= 3
 
 
+@pytest.mark.parametrize(("d", "dtype"), [(1, torch.float64), (50, torch.float32), (3000, torch.float32)])
+def test_adaptive_around_own_shortens_it_by_all_that_balance_allows(d: int, dtype: torch.dtype) -> None:
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
+    threshold = 0.9 * math.exp(-0.3)
+    lies = told(known, attacks.Adaptive(centre="own"))
+    assert lies
+    for (_, victim), found in lies.items():
+        own = array(known.models[victim])
+        assert norm(array(found) - (1 - threshold) * own) <= 1e-3 * norm(own)
+
+
+def test_adaptive_around_own_takes_more_from_balance_than_around_the_mean() -> None:
+    """The mean is some way off, and that way counts."""
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 50, torch.float64, 0.25, seed=3)
+    pulls = {}
+    for centre in ("mean", "own"):
+        lies = told(known, attacks.Adaptive(centre=centre))  # type: ignore[arg-type]
+        pulls[centre] = {edge: norm(array(lie)) / norm(array(known.models[edge[1]])) for edge, lie in lies.items()}
+    assert all(pulls["own"][edge] < pulls["mean"][edge] for edge in pulls["own"])
+
+
+def test_adaptive_around_own_is_for_each_victim() -> None:
+    with pytest.raises(ValueError, match="scope must be 'receiver' for centre='own', found 'global'"):
+        attacks.Adaptive(centre="own", scope="global")
+
+
 def test_adaptive_max_for_everybody() -> None:
     """One lie for all victims is as strong as the most careful of them allows."""
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 20, torch.float64, 0.25, seed=3)
@@ -640,6 +666,7 @@ def test_window_asks_for_the_round() -> None:
         (attacks.MinSum, {"perturbation": "other"}, "perturbation"),
         (attacks.Adaptive, {"mode": "other"}, "mode"),
         (attacks.Adaptive, {"perturbation": "other"}, "perturbation"),
+        (attacks.Adaptive, {"centre": "other"}, "centre"),
         (attacks.Dissensus, {"weights": "other"}, "weights"),
         (attacks.Gaussian, {"std": -1.0}, "std"),
     ],

@@ -48,6 +48,11 @@ class Adaptive:
     test, so the first test always succeeds. Against BALANCE it never moves from ``start``, and the message is rejected:
     that, not ``"max"``, fits the results of the BALANCE paper.
 
+    With ``centre="own"`` the victim's own model takes the place of the mean, which the paper does not try. Against
+    BALANCE it is the stronger attack: nothing of what the rule lets through is spent on the way to the mean. The lie is
+    own, shortened by :math:`\gamma \exp(-\kappa t / T)`; round by round models shrink, and with them the ball in which
+    others are believed.
+
     Args:
         mode: ``"max"`` or ``"literal"``.
         perturbation: p is the ``"unit"`` vector of the mean, its ``"sign"``, or the standard deviation ``"std"``.
@@ -57,6 +62,8 @@ class Adaptive:
         tolerance: where the literal search ends.
         rule: the rule to tailor the attack to; the victims' rule if not given. The BALANCE paper tailors it to BALANCE,
             whatever rule is attacked.
+        centre: start from the ``"mean"`` of benign models, or from the victim's ``"own"``; the latter for each victim,
+            ``scope="receiver"``.
 
     >>> models = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
     >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], rule=eq.Balance(0.3, kappa=0))
@@ -71,9 +78,12 @@ class Adaptive:
     start: float = 10.0
     tolerance: float = 1e-5
     rule: Aggregator | None = None
+    centre: Literal["mean", "own"] = "mean"
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.centre == "own" and self.scope == "global":
+            raise ValueError("scope must be 'receiver' for centre='own', found 'global'")
         if not (self.start > 0 and self.tolerance > 0):
             raise ValueError(f"start and tolerance must be > 0, found {self.start} and {self.tolerance}")
 
@@ -92,9 +102,14 @@ class Trial:
     def __init__(self, known: Knowledge, attack: Adaptive) -> None:
         self.known, self.rule = known, _plain(attack.rule or known.rule)
         self.crowd = Crowd.of(known.widened(), attack, attack.scope)
-        mean = self.crowd.mean()
+        mean = self.crowd.mean() if attack.centre == "mean" else self._own()
         self.direction = perturbation(attack.perturbation, self.crowd, mean)
         self.mean = mean.add_(self.crowd.centre)
+
+    def _own(self) -> Tensor:
+        """(a, d) the models of victims, less the centre."""
+        own = self.known.widened().models[self.crowd.roster.receivers]
+        return own.to(self.crowd.centre.dtype) - self.crowd.centre
 
     def lies(self, gamma: Tensor) -> Lies:
         """The lies of strength gamma (a,)."""

@@ -10,6 +10,7 @@ ALLOWED = {
     "perturbation": ("unit", "sign", "std"),
     "form": ("group", "fang"),
     "mode": ("max", "literal"),
+    "centre": ("mean", "own"),
     "weights": ("uniform", "metropolis"),
 }
 

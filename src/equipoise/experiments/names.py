@@ -57,6 +57,7 @@ ATTACKS: Mapping[str, Callable[[Task], AnyAttack]] = {
     "Dissensus": lambda task: attacks.Dissensus(),
     "Feature-1000": lambda task: attacks.FeatureNoise(std=1000.0),
     "Adapt-max": lambda task: attacks.Adaptive("max", rule=rules.Balance()),
+    "Adapt-own": lambda task: attacks.Adaptive("max", rule=rules.Balance(), centre="own"),
     "MinMax": lambda task: attacks.MinMax(),
     "Mimic": lambda task: attacks.Mimic(),
     "SignFlip": lambda task: attacks.SignFlip(),

@@ -127,7 +127,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "readings": Table(
         "Other readings of two attacks, and what else hurts BALANCE",
-        *(_rules(), _attacks(("Feature", "Feature-1000", "Adapt", "Adapt-max", "MinMax", "Mimic"))),
+        *(_rules(), _attacks(("Feature", "Feature-1000", "Adapt", "Adapt-max", "Adapt-own", "MinMax", "Mimic"))),
     ),
     "gamma": _figure("Impact of gamma", "gamma", (0.05, 0.1, 0.3, 0.5, 1.0), rules=("BALANCE",), attacks=PUBLISHED),
     "kappa": _figure("Impact of kappa", "kappa", (0.5, 1.0, 2.0, 5.0, 20.0), rules=("BALANCE",), attacks=PUBLISHED),
