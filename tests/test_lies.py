@@ -223,7 +223,7 @@ def test_bad_lies_say_what_was_expected(make, message: str):
     [
         [0, 2],
         {2, 0},
-        (i for i in (2, 0)),
+        pytest.param((i for i in (2, 0)), id="generator"),
         np.array([0, 2], dtype=np.int32),
         np.array([True, False, True]),
         [True, False, True],
