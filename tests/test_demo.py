@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -193,11 +194,16 @@ def test_after_ctrl_c_what_is_finished_is_printed(capsys: Capture, monkeypatch: 
 def test_ctrl_c_in_a_terminal_leaves_no_traceback() -> None:
     command = [sys.executable, "-W", "error", "-m", "equipoise", "demo", "--rounds", "1000000"]
     pipe, repository = subprocess.PIPE, Path(__file__).parent.parent
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=repository) as process:
+    # Who started the tests may have told them to ignore SIGINT, and a child does as its parent.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=repository, preexec_fn=heeds)
+    try:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert err.endswith("Interrupted.\n")
     assert "Traceback" not in err

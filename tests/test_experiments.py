@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,13 +297,18 @@ def test_missing_data_is_said_before_anything_is_run(tmp_path: Path, capsys: Cap
 def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "equipoise", "table", "synthetic", "--rows", "BALANCE", "--columns", "Gauss"]
     command += ["--rounds", "100000", "--processes", "1", "--results", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    pipe = subprocess.PIPE
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were told
+    process = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, cwd=tmp_path, preexec_fn=heeds)
     checkpoint = Store(tmp_path).checkpoint(SHORT.changed(rounds=100000), 0)
     deadline = time.monotonic() + 120
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     assert "Interrupted." in err
     assert "Traceback" not in err
