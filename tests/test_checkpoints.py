@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -523,7 +523,8 @@ def test_ctrl_c_in_a_terminal(path: Path) -> None:
     """And in another process, functions lie elsewhere in memory: it is the same run all the same."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", SCRIPT, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were told
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=heeds) as process:
         assert process.stdout is not None
         while process.stdout.readline().strip() != "3":
             assert process.poll() is None
