@@ -226,6 +226,15 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
 
 
+def test_a_damaged_checkpoint_is_reported_and_the_run_starts_anew(tmp_path: Path) -> None:
+    path = tmp_path / "unfinished"
+    path.write_text("half a file")
+    rounds: list[int] = []
+    with pytest.warns(UserWarning, match="must be a checkpoint .*: training starts anew"):
+        trials.run(SHORT, 0, ".", step=lambda run: rounds.append(run.t), checkpoint=path)
+    assert rounds[0] == 1
+
+
 def test_a_collapsed_run_ends_early_and_says_so() -> None:
     setting = Setting(data="synthetic", rule="FedAvg", attack="Feature", rounds=300, step=50.0, nonfinite="kept")
     found, _ = trials.run(setting, 0, ".")
@@ -380,6 +389,16 @@ def test_figures_have_a_line_for_every_rule(store: Store, tmp_path: Path) -> Non
     figure = figures.lines(table, report.cells(table, store))
     assert [ax.get_title() for ax in figure.axes] == ["Gauss", "Trim"]
     assert [len(ax.lines) for ax in figure.axes] == [5, 5]
+
+
+def test_consensus_errors_are_no_rates(store: Store) -> None:
+    """One of 1 is a disagreement, not a collapse."""
+    table = TABLES["consensus"]
+    for attack, error in (("No", 0.02), ("LF", 1.0), ("Gauss", 500.0)):
+        setting = table.setting("FedAvg", attack)
+        store.add(setting, finished(setting, 0.1, consensus=error))
+    verdicts = {cell.column: cell.verdict for cell in report.cells(table, store) if cell.row == "FedAvg"}
+    assert [verdicts[attack] for attack in ("No", "LF", "Gauss")] == ["reproduced", "differs", "reproduced"]
 
 
 def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) -> None:

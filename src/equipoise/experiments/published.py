@@ -6,7 +6,7 @@ Rows are methods, columns are attacks. A backdoor has two figures, Max.TER / Max
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 Figure = tuple[float, ...]
 Figures = Mapping[tuple[str, str], Figure]
@@ -175,8 +175,3 @@ SENTENCES: Figures = {  # figures in the text, of tables that are not known here
     ("UBAR", "three-classes No"): (0.42,),
     ("Median", "three-classes LF"): (0.89,),
 }
-
-
-def some(figures: Figures, keys: Sequence[tuple[str, str]]) -> Figures:
-    """Those of these rows and columns."""
-    return {key: figures[key] for key in keys if key in figures}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
 
@@ -45,7 +45,7 @@ def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
     """All cells of a table, judged by the mean of the worst client's errors over the last 5 % of rounds."""
     found = [_cell(table, store, *cell) for cell in table.cells(**changes)]
     baselines = [_baseline([cell.ours for cell in found], found), _baseline([cell.paper for cell in found], found)]
-    return [_judged(cell, *baselines) for cell in found]
+    return [_judged(cell, table.measure, *baselines) for cell in found]
 
 
 def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
@@ -75,13 +75,13 @@ def _baseline(values: list[tuple[float, ...]], found: list[Cell]) -> float:
     return known.get(("FedAvg", "No"), min(known.values(), default=math.nan))
 
 
-def _judged(cell: Cell, ours: float, paper: float) -> Cell:
-    verdict: Verdict = "missing"
-    if cell.ours:
-        verdict = "not in the paper"
-    if cell.ours and cell.paper:
-        verdict = judge(cell.ours, cell.paper, (ours, paper), squared=cell.setting.task.metric == "MSE")
-    return Cell(*(cell.row, cell.column, cell.setting, cell.runs, cell.ours, cell.last, cell.paper), verdict)
+def _judged(cell: Cell, measure: str, ours: float, paper: float) -> Cell:
+    if not cell.ours:
+        return cell
+    if not cell.paper:
+        return replace(cell, verdict="not in the paper")
+    squared = cell.setting.task.metric == "MSE" or measure == "consensus"
+    return replace(cell, verdict=judge(cell.ours, cell.paper, (ours, paper), squared=squared))
 
 
 def judge(
@@ -90,7 +90,7 @@ def judge(
     """How one cell compares: errors, and for a backdoor its success.
 
     ``baselines`` are the errors of FedAvg without attack, here and in the paper. A cell is reproduced if all figures
-    are within 0.03 of the paper's (mean squared errors: 3 %), or both errors are those of models that have collapsed.
+    are within 0.03 of the paper's (squared ones: or 3 %), or both errors are those of models that have collapsed.
     The conclusion is the same if the error is small (within 0.1 of the baseline, or twice a mean squared error) in
     both, or large in both, and the backdoor works (0.2 or more) in both or in neither.
 
@@ -101,7 +101,7 @@ def judge(
     'differs'
     """
     states = [_state(value[0], base, squared) for value, base in zip((ours, paper), baselines, strict=True)]
-    close = [abs(x - y) <= CLOSE * (y if squared else 1) < math.inf for x, y in zip(ours, paper, strict=True)]
+    close = [abs(x - y) <= CLOSE * max(1.0, y if squared else 1.0) < math.inf for x, y in zip(ours, paper, strict=True)]
     if states == ["collapsed", "collapsed"] or all(close):
         return "reproduced"
     works = [any(success >= SUCCESS for success in value[1:]) for value in (ours, paper)]

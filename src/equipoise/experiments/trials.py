@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -104,7 +105,10 @@ def run(
     """
     one, start = simulator(setting, seed, root), time.perf_counter()
     if checkpoint is not None and checkpoint.exists():
-        one.load(checkpoint)
+        try:
+            one.load(checkpoint)
+        except ValueError as error:  # damaged, or of a program that was another one
+            warnings.warn(f"{error}: training starts anew", stacklevel=2)
     begun = one.t
     try:
         while one.t < setting.rounds and not _is_over(one):
