@@ -16,6 +16,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
+from equipoise.attacks.turning import turned
 from equipoise.testing import MESSAGE_LAWS, attacked_rounds, check_attack
 from equipoise.testing.attack_rounds import a_round, following, heard, seeded
 from tests.attack_references import World, crowd, deviation, lie_strength, mean, origin, perturbation_of, vectors
@@ -248,6 +249,44 @@ def test_a_search_asks_a_few_tens_of_times(rule: Any, mode: str) -> None:
     known = following(a_round(9, 5, [0, 1]), Counted(rule))
     attacks.Adaptive(mode=mode).forge(known)
     assert 1 < known.rule.calls <= 50
+
+
+@pytest.mark.parametrize("mode", ["max", "literal"])
+@pytest.mark.parametrize("centre", ["mean", "own"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rule", [*RULES.values(), eq.FedAvg()], ids=[*RULES, "FedAvg"])
+def test_a_search_in_few_coordinates_finds_the_same(rule: Any, dtype: torch.dtype, centre: Any, mode: Any) -> None:
+    """Of a rule that looks at lengths and angles only; nothing is known of a rule that is wrapped."""
+    if isinstance(rule, eq.FLTrust) and mode == "literal":
+        pytest.skip("all strengths do FLTrust the same damage, and rounding decides")
+    known = following(a_round(9, 60, [0, 1], dtype=dtype), rule)
+    attack = attacks.Adaptive(mode, start=2.0, centre=centre)
+    found, expected = attack.forge(known), attack.forge(following(known, Counted(rule)))
+    torch.testing.assert_close(found.rows, expected.rows, rtol=3e-4, atol=3e-4)
+
+
+def test_a_search_in_few_coordinates_does_not_ask_about_all() -> None:
+    asked: list[int] = []
+
+    class Watched(eq.Balance):
+        def weigh(self, own: Tensor, inbox: Any, **inputs: Any) -> Tensor:
+            asked.append(own.shape[1])
+            return super().weigh(own, inbox, **inputs)
+
+    attacks.Adaptive().forge(following(a_round(9, 60, [0, 1]), Watched()))
+    assert asked.count(60) == 1
+    assert asked.count(9) > 10
+
+
+@pytest.mark.parametrize("spoilt", [1e9, torch.nan], ids=["huge", "nan"])
+def test_few_coordinates_are_not_used_where_they_are_not_exact(spoilt: float) -> None:
+    known = a_round(9, 60, [0, 1])
+    models = known.models.clone()
+    models[5] *= spoilt
+    assert turned(known) is not None
+    assert turned(dataclasses.replace(known, models=models)) is None
+    assert turned(dataclasses.replace(known, models=known.models.half(), previous=None)) is None
+    assert turned(a_round(9, 20, [0, 1])) is None
 
 
 def weights_of_lies(known: Knowledge, rows: Tensor) -> dict[int, list[float]]:

@@ -30,7 +30,7 @@ SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, e
 CENTRED = {
     name: rule for name, rule in RULES.items() if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
 } | {name: rule for name, rule in RULES.items() if isinstance(rule, eq.SCClip) and rule.mode == "difference"}
-ISOTROPIC = {name: rule for name, rule in SELFLESS.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)}
+ISOTROPIC = {name: rule for name, rule in RULES.items() if rule.isotropic}
 CLIPPING = {name: rule for name, rule in CENTRED.items() if isinstance(rule, eq.SCClip) and isinstance(rule.tau, float)}
 SHORTENING = {name: RULES[name] for name in ("fltrust", "fltrust-plain", "scclip-norm")}
 
@@ -217,6 +217,11 @@ def test_rotation(rule: Any, case: Round, seed: int) -> None:
     d = case.own.shape[1]
     square = torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     some_rules.rotation(rule, case.own, case.inbox, torch.linalg.qr(square).Q, **case.inputs)
+
+
+def test_all_rules_are_isotropic_but_those_that_look_at_coordinates_or_losses() -> None:
+    others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
+    assert others == {"TrimmedMean", "Median", "UBAR"}
 
 
 @each(CLIPPING)

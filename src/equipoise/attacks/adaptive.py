@@ -13,6 +13,7 @@ from equipoise import kernels
 from equipoise.attacks.crowd import Crowd, Perturbation, perturbation
 from equipoise.attacks.knowledge import Knowledge, Scope
 from equipoise.attacks.options import check_options
+from equipoise.attacks.turning import turned
 from equipoise.lies import Lies
 from equipoise.types import Aggregated, Aggregator
 
@@ -93,7 +94,17 @@ class Adaptive:
         if not len(known.victims):
             return None
         trial = Trial(known, self)
-        return trial.lies(trial.largest() if self.mode == "max" else trial.literal(self.start, self.tolerance))
+        few = turned(known) if self.perturbation == "unit" and getattr(trial.rule, "isotropic", False) else None
+        if few is None:
+            return trial.lies(self._search(trial))
+        short = Trial(few, self)
+        gamma = self._search(short)
+        if self.mode == "max" and not torch.equal(trial.believed(gamma), short.believed(gamma)):
+            gamma = self._search(trial)  # the rounding of lies decides
+        return trial.lies(gamma)
+
+    def _search(self, trial: Trial) -> Tensor:
+        return trial.largest() if self.mode == "max" else trial.literal(self.start, self.tolerance)
 
 
 class Trial:
@@ -138,7 +149,7 @@ class Trial:
         start, good = torch.zeros_like(unit), self.accepted(harmless)
         if not good.all():
             closest = self._closest()
-            nearby = self.accepted(self.outcome(closest))
+            nearby = self.believed(closest)
             start, good = closest.where(nearby & ~good, 0.0), good | nearby
         return self._bisected(*self._bracket(start, good, unit), self.accepted)[0]
 
@@ -172,7 +183,7 @@ class Trial:
         step, rising, searching = unit / 64, good & (unit > 0), ~good
         for farther, nearer in zip((FARTHEST, *GRID), GRID, strict=False):
             tested = torch.where(good, start + step, unit * nearer)
-            yes = self.accepted(self.outcome(tested))
+            yes = self.believed(tested)
             found, rising = searching & yes, rising & yes & (step < unit * FARTHEST)
             low = torch.where(found | (good & yes & (tested > low)), tested, low)
             high = torch.where(found, unit * farther, high)
@@ -195,6 +206,10 @@ class Trial:
         known = self.known
         inbox = known.topology.deliver(known.models, self.lies(gamma), known.liars)
         return self.rule(known.models, inbox, **known.inputs)
+
+    def believed(self, gamma: Tensor) -> Tensor:
+        """(a,) whether victims take lies of this strength."""
+        return self.accepted(self.outcome(gamma))
 
     def accepted(self, out: Aggregated) -> Tensor:
         """(a,) whether victims take all lies, or, if they take just one message, a lie; for one crowd, all victims."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -44,6 +44,8 @@ class Balance(WeightedRule):
     >>> rule(own, received, t=9, total=10).weights
     tensor([1., 0., 0.])
     """
+
+    isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3
     kappa: float = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -29,6 +29,8 @@ class BalanceMedian(WeightedRule):
     >>> eq.BalanceMedian(gamma=0.3)(torch.tensor([3.0, 4.0]), received).weights
     tensor([0.0000, 0.5000, 0.5000, 0.0000])
     """
+
+    isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from numbers import Real
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -17,7 +17,12 @@ from equipoise.types import Aggregated, RoundInputs
 
 
 class Rule(ABC):
-    """A rule that talks once a round; a subclass says how all clients of an inbox aggregate."""
+    """A rule that talks once a round; a subclass says how all clients of an inbox aggregate.
+
+    ``isotropic`` says that the rule looks at lengths and angles only: of turned models it makes the turned aggregate.
+    """
+
+    isotropic: ClassVar[bool] = False
 
     @final
     @torch.no_grad()

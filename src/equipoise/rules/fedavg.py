@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class FedAvg(Rule):
     >>> eq.FedAvg(weighted=True)(torch.zeros(2), received, samples=torch.tensor([30, 10])).model
     tensor([1., 2.])
     """
+
+    isotropic: ClassVar[bool] = True
 
     weighted: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -36,6 +36,8 @@ class FLTrust(Rule):
     >>> out.model, out.weights
     (tensor([2., 0.]), tensor([1., 0., 0.]))
     """
+
+    isotropic: ClassVar[bool] = True
 
     weighted: bool = True
 

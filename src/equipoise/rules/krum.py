@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Krum(WeightedRule):
     >>> out.model, out.weights
     (tensor([0.]), tensor([1., 0., 0., 0.]))
     """
+
+    isotropic: ClassVar[bool] = True
 
     tolerated: int | None = None
     strict: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class SCClip(Rule):
     >>> out.model, out.weights
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.0500]))
     """
+
+    isotropic: ClassVar[bool] = True
 
     tau: float | Literal["median", "second_largest"] = 1.0
     mode: Literal["difference", "norm"] = "difference"
