@@ -375,7 +375,9 @@ def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path:
     out = capsys.readouterr().out
     assert "| FedAvg | 0.12 (0.10) = | (0.10) |" in out
     assert "0.31 (0.11) !" in out
-    assert "1 reproduced, 1 differs, 70 missing" in out
+    assert "1 reproduced, 1 differs, 70 missing. Seeds: 1." in out
+    assert "| FedAvg | 0.13 |" in out.split("After the last round alone")[1]
+    assert (tmp_path / "report.md").read_text() == f"# Measured, and in the paper\n\n{out.rstrip()}\n"
     lines = (tmp_path / "mnist.csv").read_text().splitlines()
     assert len(lines) == 73
     assert "FedAvg,No,0.12,,0.13,,1,0,0.1,,reproduced,equipoise run --data mnist --rule FedAvg --attack No" in lines
@@ -408,6 +410,13 @@ def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) ->
     out = capsys.readouterr().out
     assert out.count("## ") == 1
     assert "1.20 (1.23) =" in out
+
+
+def test_the_report_that_is_committed_is_of_the_results_that_are(capsys: Capture) -> None:
+    """``equipoise report --results benchmarks/paper > ...`` after every run that is committed."""
+    results = Path(__file__).parents[1] / "benchmarks/paper"
+    assert cli.main(["report", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.rstrip() in (results / "report.md").read_text()
 
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.figures])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from equipoise.experiments import figures, pool, theory
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
-from equipoise.experiments.report import MARKS, Cell, as_csv, cells, counts, markdown
+from equipoise.experiments.report import Cell, as_csv, cells, markdown, section
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.store import Store
 from equipoise.experiments.tables import TABLES, Table
@@ -85,15 +85,18 @@ def run_table(
 
 
 def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
-    """Print tables, and write them as CSV."""
-    store = Store(results)
+    """Print tables; with an output folder, write them there, as Markdown and CSV, with pictures."""
+    store, sections = Store(results), list[str]()
     for name, table in TABLES.items():
         found = cells(table, store, **_rounds(rounds))
         if name in names or (not names and any(cell.runs for cell in found)):
-            print(f"## {table.caption} (`{name}`)\n\n{markdown(table, found)}\n\n{_legend(table, found)}\n")
+            sections.append(section(name, table, found))
+            print(sections[-1], end="\n\n")
             if output is not None:
                 (output / f"{name}.csv").write_text(as_csv(found))
                 _picture(table, found, output / f"{name}.svg")
+    if output is not None:
+        (output / "report.md").write_text("\n\n".join(["# Measured, and in the paper", *sections]) + "\n")
     return 0
 
 
@@ -113,13 +116,6 @@ def _picture(table: Table, found: list[Cell], path: Path) -> None:
         figures.draw(table, found, path)
     except ImportError as error:
         print(f"No picture of {table.caption}: {error}", file=sys.stderr)
-
-
-def _legend(table: Table, found: list[Cell]) -> str:
-    if not table.figures:
-        return f"{counts(found)}. The paper's figures are not known here."
-    marks = ", ".join(f"{mark} {name}" for name, mark in MARKS.items() if mark and name != "missing")
-    return f"Ours (the paper's); {marks}: {counts(found)}."
 
 
 def _rounds(rounds: int) -> dict[str, int]:

@@ -95,6 +95,12 @@ SYNTHETIC = _read(
     BALANCE   0.36 0.36 0.36 0.36  0.36  0.36  0.36
     """,
 )
+FEATURE: Figures = {
+    (row, reading): figure
+    for (row, column), figure in SYNTHETIC.items()
+    for reading in ("absent", "kept")
+    if column == "Feature"
+}
 CONSENSUS = _read(
     COLUMNS,
     """

@@ -121,11 +121,19 @@ def _state(error: float, baseline: float, squared: bool) -> str:
 # As text
 
 
-def markdown(table: Table, found: list[Cell]) -> str:
-    """A table of cells "ours (paper) mark", and what the marks mean."""
+def section(name: str, table: Table, found: list[Cell]) -> str:
+    """A table by what it is judged by, the same after the last round alone, and how many cells have which verdict."""
+    parts = [f"## {table.caption} (`{name}`)", markdown(table, found)]
+    if any(cell.last != cell.ours for cell in found):
+        parts += ["After the last round alone, as the paper defines it:", markdown(table, found, last=True)]
+    return "\n\n".join([*parts, _legend(table, found)])
+
+
+def markdown(table: Table, found: list[Cell], *, last: bool = False) -> str:
+    """A table of cells "ours (paper) mark"; with ``last``, of what was measured after the last round."""
     lines = [f"| | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
     for row in table.rows:
-        texts = [_text(cell) for cell in found if cell.row == row]
+        texts = [_figures(cell.last) if last else _text(cell) for cell in found if cell.row == row]
         lines.append(f"| {row} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -135,6 +143,15 @@ def _text(cell: Cell) -> str:
         return f"({_figures(cell.paper)})" if cell.paper else ""
     text = _figures(cell.ours)
     return f"{text} ({_figures(cell.paper)}) {MARKS[cell.verdict]}" if cell.paper else text
+
+
+def _legend(table: Table, found: list[Cell]) -> str:
+    seeds = sorted({len(cell.runs) for cell in found if cell.runs})
+    each = f" Seeds: {seeds[0]}{f' to {seeds[-1]}' if seeds[1:] else ''}." if seeds else ""
+    if not table.figures:
+        return f"{counts(found)}. The paper's figures are not known here.{each}"
+    marks = ", ".join(f"{mark} {name}" for name, mark in MARKS.items() if mark and name != "missing")
+    return f"Ours (the paper's); {marks}: {counts(found)}.{each}"
 
 
 def _figures(values: tuple[float, ...]) -> str:

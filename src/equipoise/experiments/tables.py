@@ -125,6 +125,11 @@ TABLES: Mapping[str, Table] = {
         _attacks(("No",)),
         *({}, {**published.SENTENCES, ("FedAvg", "No"): (0.10,)}),
     ),
+    "nonfinite": Table(
+        "Feature on synthetic data, where messages with NaN or infinities are absent, or kept",
+        *(_rules(), {name: {"nonfinite": name} for name in ("absent", "kept")}),
+        *({"data": "synthetic", "attack": "Feature"}, published.FEATURE),
+    ),
     "readings": Table(
         "Other readings of two attacks, and what else hurts BALANCE",
         *(_rules(), _attacks(("Feature", "Feature-1000", "Adapt", "Adapt-max", "Adapt-own", "MinMax", "Mimic"))),
