@@ -28,7 +28,7 @@ def show_names() -> int:
     }
     for title, names in sections.items():
         print(f"{title}: {', '.join(names)}\n")
-    print("tables and figures of the paper:")
+    print("tables and figures, of the paper and of what it leaves open:")
     for name, table in TABLES.items():
         print(f"  {name:<15} {table.caption} ({len(table.rows) * len(table.columns)} cells)")
     return 0

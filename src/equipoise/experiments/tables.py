@@ -61,6 +61,8 @@ def _figure(caption: str, axis: str, values: Sequence[Any], **common: Any) -> Ta
     return Table(caption, rows, {str(x): {axis: x} for x in values}, {"rounds": 300, **common}, axis=axis)
 
 
+STRONGEST = ("No", "Adapt", "LIE", "Dissensus", "Mimic", "MinMax", "Adapt-max", "Adapt-own")
+
 TABLES: Mapping[str, Table] = {
     "synthetic": Table(
         "Max.MSE on synthetic data",
@@ -133,6 +135,10 @@ TABLES: Mapping[str, Table] = {
     "readings": Table(
         "Other readings of two attacks, and what else hurts BALANCE",
         *(_rules(), _attacks(("Feature", "Feature-1000", "Adapt", "Adapt-max", "Adapt-own", "MinMax", "Mimic"))),
+    ),
+    "strongest": Table(
+        "BALANCE under attacks that stay within what it accepts",
+        *({name: {"data": name} for name in ("synthetic", "har", "mnist")}, _attacks(STRONGEST), {"rule": "BALANCE"}),
     ),
     "gamma": _figure("Impact of gamma", "gamma", (0.05, 0.1, 0.3, 0.5, 1.0), rules=("BALANCE",), attacks=PUBLISHED),
     "kappa": _figure("Impact of kappa", "kappa", (0.5, 1.0, 2.0, 5.0, 20.0), rules=("BALANCE",), attacks=PUBLISHED),
