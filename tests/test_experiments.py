@@ -449,6 +449,24 @@ def test_one_run_ends_with_a_summary_and_files(tmp_path: Path, capsys: Capture) 
     assert (tmp_path / "synthetic/Median.Trim.rounds=20.4.csv").exists()
 
 
+@pytest.mark.parametrize("words", [["run", "--data", "mnist"], ["table", "lie-dissensus"]], ids=["run", "table"])
+def test_data_that_are_missing_can_be_put_there_or_downloaded(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    folders = ["--root", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
+    assert cli.main([*words, *folders]) == 2
+    error = capsys.readouterr().err
+    assert "Put it there, name another folder with --root, or give --download" in error
+    assert "round" not in error
+
+    def mnist(root: Path, *, download: bool) -> None:
+        raise OSError(f"asked for {root}, download={download}")
+
+    monkeypatch.setattr(eq.data, "mnist", mnist)
+    assert cli.main([*words, *folders, "--download"]) == 2
+    assert f"asked for {tmp_path / 'data'}, download=True" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

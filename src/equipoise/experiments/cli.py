@@ -12,7 +12,7 @@ from equipoise.experiments import commands, demo
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
 from equipoise.experiments.settings import PARTITIONS, WINDOWS, Setting
 from equipoise.experiments.tables import TABLES
-from equipoise.experiments.tasks import TASKS
+from equipoise.experiments.tasks import TASKS, fetch
 
 ROOT = "EQUIPOISE_DATA"
 
@@ -34,9 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
-        print(f"equipoise {options.command}: {error}", file=sys.stderr)
+        print(f"equipoise {options.command}: {_in_options(str(error))}", file=sys.stderr)
         return 2
     return code
+
+
+def _in_options(message: str) -> str:
+    """What a loader advises, in the words of the command line."""
+    return message.replace(", or load it with download=True", ", name another folder with --root, or give --download")
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +98,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     setting = Setting(**{name: getattr(options, name) for name in Setting.names()})
+    if options.download:
+        fetch(setting.data, options.root)
     return commands.run_one(setting, options.seed, options.root, options.results)
 
 
@@ -109,6 +116,9 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _table(options: argparse.Namespace) -> int:
+    if options.download:
+        for name in {setting.data for _, _, setting in TABLES[options.name].cells()}:
+            fetch(name, options.root)
     return commands.run_table(
         *(options.name, range(options.seeds), options.rows, options.columns),
         *(options.rounds, options.processes, options.root, options.results),
@@ -143,6 +153,7 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     root = os.environ.get(ROOT, "data")
     add("--root", default=root, metavar="DIR", help=f"where data sets are (default: ${ROOT}, or data; now {root})")
+    add("--download", action="store_true", help="first download what is missing of the data set")
     add("--results", type=_folder, default="results", metavar="DIR", help="where results go (default: results)")
 
 

@@ -12,7 +12,7 @@ from equipoise.experiments.report import Cell, as_csv, cells, markdown, section
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.store import Store
 from equipoise.experiments.tables import TABLES, Table
-from equipoise.experiments.tasks import TASKS
+from equipoise.experiments.tasks import TASKS, load
 from equipoise.experiments.trials import run, tail
 from equipoise.progress import Progress
 from equipoise.simulator import Simulator
@@ -39,6 +39,7 @@ def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
     store = Store(results)
     checkpoint = store.checkpoint(setting, seed)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    load(setting.data, root, seed)  # a missing file is better reported before anything else
     with Progress(setting.rounds, "round") as bar:
 
         def step(simulator: Simulator) -> None:

@@ -26,7 +26,7 @@ class Task:
     """
 
     title: str
-    load: Callable[[Path, int], Dataset]
+    load: Callable[[Path, int, bool], Dataset]  # of the folder, the seed, and whether to download what is missing
     model: Callable[[int], nn.Module]
     rounds: int
     lr: float
@@ -49,16 +49,16 @@ def _folder(root: Path, name: str) -> Path:
     return root / name if (root / name).is_dir() else root
 
 
-def _har(root: Path, seed: int) -> Dataset:
+def _har(root: Path, seed: int, download: bool) -> Dataset:
     folder = _folder(root, "har")
     archives = [path for path in sorted(folder.glob("*.zip")) if "har" in path.name.lower()]
-    return data.har(archives[0] if len(archives) == 1 else folder, seed=seed)
+    return data.har(archives[0] if len(archives) == 1 else folder, seed=seed, download=download)
 
 
 TASKS: Mapping[str, Task] = {
     "synthetic": Task(
         "synthetic regression",
-        lambda root, seed: data.synthetic_regression(seed=seed),
+        lambda root, seed, download: data.synthetic_regression(seed=seed),
         lambda seed: models.linear_regression(100, bias=False, seed=seed),
         *(300, 6e-4, 1.0, "regular-(20,10)", "iid"),
         flip=attacks.LabelFlip(offset=5.0),
@@ -66,7 +66,7 @@ TASKS: Mapping[str, Task] = {
     ),
     "mnist": Task(
         "MNIST",
-        lambda root, seed: data.mnist(_folder(root, "mnist")),
+        lambda root, seed, download: data.mnist(_folder(root, "mnist"), download=download),
         lambda seed: models.cnn(seed=seed),
         *(2000, 3e-4, 4.0, "regular-(20,10)", "p=0.8"),
         flip=attacks.LabelFlip({3: 5}),
@@ -74,7 +74,7 @@ TASKS: Mapping[str, Task] = {
     ),
     "fashion-mnist": Task(
         "Fashion-MNIST",
-        lambda root, seed: data.fashion_mnist(_folder(root, "fashion-mnist")),
+        lambda root, seed, download: data.fashion_mnist(_folder(root, "fashion-mnist"), download=download),
         lambda seed: models.cnn(seed=seed),
         *(2000, 6e-3, 1.0, "regular-(20,10)", "p=0.8"),
         flip=attacks.LabelFlip({3: 5}),
@@ -91,7 +91,7 @@ TASKS: Mapping[str, Task] = {
     ),
     "celeba": Task(
         "CelebA",
-        lambda root, seed: data.celeba(_folder(root, "celeba"), seed=seed),
+        lambda root, seed, download: data.celeba(_folder(root, "celeba"), seed=seed, download=download),
         lambda seed: models.cnn((3, 84, 84), 2, seed=seed),
         *(1500, 5e-5, 1.0, "regular-(20,10)", "natural"),
         flip=attacks.LabelFlip({0: 1, 1: 0}),
@@ -104,4 +104,9 @@ TASKS: Mapping[str, Task] = {
 @lru_cache(maxsize=2)
 def load(name: str, root: str | os.PathLike[str], seed: int) -> Dataset:
     """The data set of that name; only some of them depend on the seed, and the last ones are remembered."""
-    return TASKS[name].load(Path(root), seed)
+    return TASKS[name].load(Path(root), seed, False)
+
+
+def fetch(name: str, root: str | os.PathLike[str]) -> None:
+    """Download what is missing of the data set of that name."""
+    TASKS[name].load(Path(root), 0, True)
