@@ -366,6 +366,12 @@ def test_verdicts_on_squared_errors(ours: float, paper: float, verdict: str) -> 
     assert report.judge((ours,), (paper,), (1.06, 0.36), squared=True) == verdict
 
 
+def test_a_verdict_asks_what_an_attack_does_to_the_rule_itself() -> None:
+    """In the paper, Krum is worse than FedAvg without attack, and no worse with one: then it was not hurt."""
+    assert report.judge((900.0,), (1.18,), (1.0, 0.36), squared=True) == "same conclusion"
+    assert report.judge((900.0,), (1.18,), (1.0, 0.36), (1.0, 1.11), squared=True) == "differs"
+
+
 def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path: Path) -> None:
     table = TABLES["mnist"]
     for rule, attack, error in (("FedAvg", "No", 0.11), ("BALANCE", "Trim", 0.30)):
@@ -374,7 +380,7 @@ def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path:
     assert cli.main(["report", "mnist", "--results", str(store.folder), "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "| FedAvg | 0.12 (0.10) = | (0.10) |" in out
-    assert "0.31 (0.11) !" in out
+    assert "**0.31** (0.11) !" in out
     assert "1 reproduced, 1 differs, 70 missing. Seeds: 1." in out
     assert "| FedAvg | 0.13 |" in out.split("After the last round alone")[1]
     assert (tmp_path / "report.md").read_text() == f"# Measured, and in the paper\n\n{out.rstrip()}\n"

@@ -44,8 +44,9 @@ class Cell:
 def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
     """All cells of a table, judged by the mean of the worst client's errors over the last 5 % of rounds."""
     found = [_cell(table, store, *cell) for cell in table.cells(**changes)]
-    baselines = [_baseline([cell.ours for cell in found], found), _baseline([cell.paper for cell in found], found)]
-    return [_judged(cell, table.measure, *baselines) for cell in found]
+    ours = {(cell.row, cell.column): cell.ours[0] for cell in found if cell.ours}
+    paper = {(cell.row, cell.column): cell.paper[0] for cell in found if cell.paper}
+    return [_judged(cell, table.measure, *_baselines(cell.row, ours, paper)) for cell in found]
 
 
 def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
@@ -69,53 +70,50 @@ def _mean(values: list[float | None]) -> float:
     return mean([math.inf if value is None else value for value in values])
 
 
-def _baseline(values: list[tuple[float, ...]], found: list[Cell]) -> float:
-    """What a method without defence has if nobody attacks: FedAvg's error, or the least of the table."""
-    known = {(cell.row, cell.column): value[0] for cell, value in zip(found, values, strict=True) if value}
-    return known.get(("FedAvg", "No"), min(known.values(), default=math.nan))
+def _baselines(row: str, *known: dict[tuple[str, str], float]) -> list[tuple[float, float]]:
+    """Errors without attack, here and in the paper: FedAvg's, or the least of the table, and the row's own."""
+    first = [errors.get(("FedAvg", "No"), min(errors.values(), default=math.nan)) for errors in known]
+    own = [errors.get((row, "No"), math.nan) for errors in known]
+    return [(ours, paper) for ours, paper in (first, own) if not math.isnan(ours + paper)]
 
 
-def _judged(cell: Cell, measure: str, ours: float, paper: float) -> Cell:
+def _judged(cell: Cell, measure: str, *baselines: tuple[float, float]) -> Cell:
     if not cell.ours:
         return cell
     if not cell.paper:
         return replace(cell, verdict="not in the paper")
     squared = cell.setting.task.metric == "MSE" or measure == "consensus"
-    return replace(cell, verdict=judge(cell.ours, cell.paper, (ours, paper), squared=squared))
+    return replace(cell, verdict=judge(cell.ours, cell.paper, *baselines, squared=squared))
 
 
 def judge(
-    ours: tuple[float, ...], paper: tuple[float, ...], baselines: tuple[float, float], *, squared: bool = False
+    ours: tuple[float, ...], paper: tuple[float, ...], *baselines: tuple[float, float], squared: bool = False
 ) -> Verdict:
     """How one cell compares: errors, and for a backdoor its success.
 
-    ``baselines`` are the errors of FedAvg without attack, here and in the paper. A cell is reproduced if all figures
-    are within 0.03 of the paper's (squared ones: or 3 %), or both errors are those of models that have collapsed.
-    The conclusion is the same if the error is small (within 0.1 of the baseline, or twice a mean squared error) in
-    both, or large in both, and the backdoor works (0.2 or more) in both or in neither.
+    ``baselines`` are errors without attack, here and in the paper: those of FedAvg, and of the rule itself. A cell is
+    reproduced if all figures are within 0.03 of the paper's (squared ones: or 3 %), or both errors are those of models
+    that have collapsed. The conclusion is the same if, against each baseline, the error is small (up to 0.1 more, or
+    twice a mean squared error) in both or in neither, and the backdoor works (0.2 or more) in both or in neither.
 
     >>> from equipoise.experiments.report import judge
     >>> judge((0.12,), (0.10,), (0.1, 0.1)), judge((0.95,), (0.90,), (0.1, 0.1)), judge((0.4,), (0.6,), (0.1, 0.1))
     ('reproduced', 'reproduced', 'same conclusion')
-    >>> judge((0.1, 0.9), (0.1, 0.01), (0.1, 0.1))
-    'differs'
+    >>> judge((0.1, 0.9), (0.1, 0.01), (0.1, 0.1)), judge((0.3,), (0.5,), (0.1, 0.1), (0.1, 0.45))
+    ('differs', 'differs')
     """
-    states = [_state(value[0], base, squared) for value, base in zip((ours, paper), baselines, strict=True)]
+    both = (ours, paper)
+    collapsed = [not (value[0] <= 100 if squared else value[0] < 0.8) for value in both]
     close = [abs(x - y) <= CLOSE * max(1.0, y if squared else 1.0) < math.inf for x, y in zip(ours, paper, strict=True)]
-    if states == ["collapsed", "collapsed"] or all(close):
+    if all(collapsed) or all(close):
         return "reproduced"
-    works = [any(success >= SUCCESS for success in value[1:]) for value in (ours, paper)]
-    hurt = [state != "held" for state in states]
-    broken = "collapsed" in states
-    same = hurt[0] == hurt[1] and (works[0] == works[1] or broken)
-    return "same conclusion" if same else "differs"
+    works = [any(success >= SUCCESS for success in value[1:]) for value in both]
+    alike = all(_hurt(ours[0], here, squared) == _hurt(paper[0], there, squared) for here, there in baselines)
+    return "same conclusion" if alike and (works[0] == works[1] or any(collapsed)) else "differs"
 
 
-def _state(error: float, baseline: float, squared: bool) -> str:
-    """Whether a rule held, was hurt, or its models collapsed to those that know nothing."""
-    if squared:
-        return "collapsed" if not error <= 100 else "hurt" if error > 2 * baseline else "held"
-    return "collapsed" if error >= 0.8 else "hurt" if error > baseline + HARM else "held"
+def _hurt(error: float, baseline: float, squared: bool) -> bool:
+    return not error <= (2 * baseline if squared else baseline + HARM)
 
 
 # As text
@@ -141,7 +139,7 @@ def markdown(table: Table, found: list[Cell], *, last: bool = False) -> str:
 def _text(cell: Cell) -> str:
     if not cell.ours:
         return f"({_figures(cell.paper)})" if cell.paper else ""
-    text = _figures(cell.ours)
+    text = f"**{_figures(cell.ours)}**" if cell.verdict == "differs" else _figures(cell.ours)
     return f"{text} ({_figures(cell.paper)}) {MARKS[cell.verdict]}" if cell.paper else text
 
 
