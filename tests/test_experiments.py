@@ -409,12 +409,18 @@ def test_consensus_errors_are_no_rates(store: Store) -> None:
     assert [verdicts[attack] for attack in ("No", "LF", "Gauss")] == ["reproduced", "differs", "reproduced"]
 
 
+def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["report", "--results", str(tmp_path)]) == 2
+    assert f"expected results in {tmp_path}, found none; equipoise table NAME makes them" in capsys.readouterr().err
+
+
 def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) -> None:
     setting = TABLES["synthetic"].setting("Krum", "LF")
     store.add(setting, finished(setting, 1.2))
     assert cli.main(["report", "--results", str(store.folder)]) == 0
     out = capsys.readouterr().out
     assert out.count("## ") == 1
+    assert "| `synthetic` | 1 | 0 | 0 | 62 |" in out
     assert "1.20 (1.23) =" in out
 
 

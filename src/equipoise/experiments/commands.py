@@ -8,7 +8,7 @@ from pathlib import Path
 
 from equipoise.experiments import figures, pool, theory
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
-from equipoise.experiments.report import Cell, as_csv, cells, markdown, section
+from equipoise.experiments.report import Cell, as_csv, cells, markdown, overview, section
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.store import Store
 from equipoise.experiments.tables import TABLES, Table
@@ -87,17 +87,20 @@ def run_table(
 
 def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
     """Print tables; with an output folder, write them there, as Markdown and CSV, with pictures."""
-    store, sections = Store(results), list[str]()
+    store, shown = Store(results), dict[str, list[Cell]]()
     for name, table in TABLES.items():
         found = cells(table, store, **_rounds(rounds))
         if name in names or (not names and any(cell.runs for cell in found)):
-            sections.append(section(name, table, found))
-            print(sections[-1], end="\n\n")
-            if output is not None:
-                (output / f"{name}.csv").write_text(as_csv(found))
-                _picture(table, found, output / f"{name}.svg")
+            shown[name] = found
+    if not shown:
+        raise ValueError(f"expected results in {results}, found none; equipoise table NAME makes them")
+    text = "\n\n".join([overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())])
+    print(text)
     if output is not None:
-        (output / "report.md").write_text("\n\n".join(["# Measured, and in the paper", *sections]) + "\n")
+        (output / "report.md").write_text(f"# Measured, and in the paper\n\n{text}\n")
+        for name, found in shown.items():
+            (output / f"{name}.csv").write_text(as_csv(found))
+            _picture(TABLES[name], found, output / f"{name}.svg")
     return 0
 
 

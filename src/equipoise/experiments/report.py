@@ -119,6 +119,17 @@ def _hurt(error: float, baseline: float, squared: bool) -> bool:
 # As text
 
 
+def overview(shown: dict[str, list[Cell]]) -> str:
+    """How many cells of each table have which verdict, of those that the paper prints a figure for."""
+    names = [name for name in MARKS if name != "not in the paper"]
+    lines = [f"| cells | {' | '.join(f'{name} {MARKS[name]}' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for table, found in shown.items():
+        verdicts: list[str] = [cell.verdict for cell in found if cell.paper]
+        if verdicts:
+            lines.append(f"| `{table}` | {' | '.join(str(verdicts.count(name)) for name in names)} |")
+    return "\n".join(lines)
+
+
 def section(name: str, table: Table, found: list[Cell]) -> str:
     """A table by what it is judged by, the same after the last round alone, and how many cells have which verdict."""
     parts = [f"## {table.caption} (`{name}`)", markdown(table, found)]
@@ -147,9 +158,8 @@ def _legend(table: Table, found: list[Cell]) -> str:
     seeds = sorted({len(cell.runs) for cell in found if cell.runs})
     each = f" Seeds: {seeds[0]}{f' to {seeds[-1]}' if seeds[1:] else ''}." if seeds else ""
     if not table.figures:
-        return f"{counts(found)}. The paper's figures are not known here.{each}"
-    marks = ", ".join(f"{mark} {name}" for name, mark in MARKS.items() if mark and name != "missing")
-    return f"Ours (the paper's); {marks}: {counts(found)}.{each}"
+        return f"The paper's figures are not known here.{each}"
+    return f"Ours (the paper's), {counts(found)}.{each}"
 
 
 def _figures(values: tuple[float, ...]) -> str:
