@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.arguments import check_count, describe
 from equipoise.history import History, Round
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count
 from equipoise.replacing import replacing
 from equipoise.topology import Topology
 

@@ -14,8 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
-from equipoise.lies import Clients, as_mask
-from equipoise.random_graphs import check_count
+from equipoise.arguments import Clients, as_mask, check_count
 from equipoise.replacing import replacing
 
 FORMAT = 1  # of saved histories

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from equipoise.arguments import Clients, as_mask
 from equipoise.history import History
-from equipoise.lies import Clients, as_mask
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

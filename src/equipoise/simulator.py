@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from equipoise import checkpoints, kernels
+from equipoise.arguments import Clients, as_mask, check_count, describe
 from equipoise.attacks.combinations import poisoners
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.exchange import converse
 from equipoise.history import History, Round
-from equipoise.inbox import Inbox, describe
-from equipoise.lies import Clients, as_mask
+from equipoise.inbox import Inbox
 from equipoise.metrics import acceptance, consensus_error
 from equipoise.mixing import mix
 from equipoise.progress import Progress
-from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 from equipoise.schedule import EachRound
 from equipoise.topology import Topology

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from equipoise import random_graphs
-from equipoise.inbox import Inbox, describe, is_floating
-from equipoise.lies import Clients, Lies, as_lies, as_mask, as_tensor
-from equipoise.random_graphs import check_count, check_probability
+from equipoise.arguments import Clients, as_mask, as_tensor, check_count, check_probability, describe, is_floating
+from equipoise.inbox import Inbox
+from equipoise.lies import Lies, as_lies
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,10 +13,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
+from equipoise.arguments import Clients, as_mask, check_count, describe
 from equipoise.kernels.blocks import chunks
-from equipoise.lies import Clients, as_mask
-from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 from equipoise.training.descent import Descent
 from equipoise.training.examples import Batch, Examples, Pair, draw_positions

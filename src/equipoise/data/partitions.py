@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.arguments import check_count, check_probability, describe
 from equipoise.data.dataset import Dataset
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count, check_probability
 from equipoise.randomness import stream
 
 Parts: TypeAlias = tuple[Tensor, ...]
