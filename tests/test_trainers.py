@@ -383,7 +383,7 @@ def test_the_number_of_threads_changes_no_bit(way: Way):
 def test_many_clients_in_several_blocks_and_threads(monkeypatch: pytest.MonkeyPatch):
     trainer, models = logistic(n=50)
     whole = trainer(models, 0)
-    monkeypatch.setattr("equipoise.trainers.AT_ONCE", 200)
+    monkeypatch.setattr("equipoise.training.blocks.AT_ONCE", 200)
     torch.testing.assert_close(trainer(models, 0), whole)
 
 
