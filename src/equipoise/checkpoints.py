@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from equipoise.arguments import check_count, describe
-from equipoise.history import History, Round
+from equipoise.history import History
 from equipoise.replacing import replacing
+from equipoise.rounds import Round
 from equipoise.topology import Topology
 
 if TYPE_CHECKING:

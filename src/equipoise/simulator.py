@@ -12,11 +12,12 @@ from torch import Tensor
 
 from equipoise import checkpoints, kernels
 from equipoise.arguments import Clients, as_mask, check_count, describe
-from equipoise.history import History, Round
+from equipoise.history import History
 from equipoise.metrics import consensus_error
 from equipoise.mixing import mix
 from equipoise.progress import Progress, Silence
 from equipoise.randomness import stream
+from equipoise.rounds import Round
 from equipoise.schedule import EachRound
 from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned
 from equipoise.simulation.measuring import Metric, is_measured, measured
