@@ -489,7 +489,8 @@ def test_digits_are_learnt(undisturbed: float) -> None:
 
 @pytest.mark.parametrize("attack", END_TO_END)
 def test_balance_under_attack_stays_near_fedavg_without(attack: str, digits: Any, undisturbed: float) -> None:
-    """And FedAvg under attack does not."""
-    safe, unsafe = (train_digits(digits, rule, END_TO_END[attack]) for rule in (eq.Balance(), eq.FedAvg()))
+    """And FedAvg under attack learns nothing: after 60 rounds without one, its clients get at most 30 % wrong."""
+    safe = train_digits(digits, eq.Balance(), END_TO_END[attack])
+    unsafe = train_digits(digits, eq.FedAvg(), END_TO_END[attack], rounds=60)
     assert safe.summary()["max_error"] < undisturbed + 0.06
-    assert unsafe.summary()["max_error"] > undisturbed + 0.15
+    assert unsafe.summary()["max_error"] > 0.8
