@@ -102,14 +102,14 @@ def test_every_rule_meets_every_attack() -> None:
 
 
 def test_the_seed_decides_everything() -> None:
-    def run(seed: int) -> demo.Results:
+    def run(seed: int, torch_seed: int) -> demo.Results:
         results: demo.Results = {}
-        torch.manual_seed(torch.seed() % 100)
+        torch.manual_seed(torch_seed)
         demo.compare(demo.Setting.draw(seed), 3, ("Balance", "LEARN"), ("TrimAttack",), results)
         return results
 
-    assert run(1) == run(1)
-    assert run(1) != run(2)
+    assert run(1, torch_seed=3) == run(1, torch_seed=4)
+    assert run(1, torch_seed=3) != run(2, torch_seed=3)
 
 
 def test_balance_holds_against_noise_and_not_against_what_is_close() -> None:

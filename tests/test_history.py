@@ -345,7 +345,7 @@ def histories(draw: st.DrawFn) -> History:
     return history
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)  # each of them waits for the disk
 @given(histories())
 def test_what_is_written_reads_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, history: History) -> None:
     path = tmp_path_factory.getbasetemp() / "run.json"

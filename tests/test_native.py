@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -310,29 +307,3 @@ def test_what_the_library_serves() -> None:
 def test_the_networks_in_c_are_those_in_python() -> None:
     header = Path(networks.__file__).parents[1] / "native" / "networks.h"
     assert header.read_text() == networks.c_header()
-
-
-@pytest.mark.parametrize("wish", ["0", "1", None])
-def test_the_environment_decides(wish: str | None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "EQUIPOISE_NATIVE"}
-    environment |= {} if wish is None else {"EQUIPOISE_NATIVE": wish}
-    done = subprocess.run(
-        [sys.executable, "-c", "import equipoise; print(equipoise.native_available)"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(wish != "0")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_starts_threads_of_its_own() -> None:
-    """Those of the parent stay behind: a child that waited for them would wait for ever."""
-    parents = native._pool(2)
-    parents.submit(int).result()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if native._pool(2) is not parents and native._pool(2).submit(int).result() == 0 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -316,7 +316,7 @@ def test_computation_cost() -> None:
         method: [one.seconds["aggregate"] for one in run("default", method).history] for method in ("FedAvg", "LEARN")
     }
     assert all(value > 0 for values in seconds.values() for value in values)
-    assert statistics.median(seconds["LEARN"][4:]) > statistics.median(seconds["FedAvg"][4:])
+    assert min(seconds["LEARN"][4:]) > min(seconds["FedAvg"][4:])
 
 
 def test_consensus_error() -> None:

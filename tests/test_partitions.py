@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,14 +132,11 @@ def test_one_client_has_everything(partition: Partition):
 
 
 @every_partition
-def test_60000_examples_are_divided_in_an_instant(partition: Partition):
+def test_60000_examples_are_divided_without_a_loop_over_them(partition: Partition):
     labels = torch.randint(2000, (60000,)) if partition is by_client else torch.randint(10, (60000,))
-    durations = []
-    for _ in range(3):
-        start = time.perf_counter()
+    with torch.profiler.profile() as profile:
         partition(labels, 1000, too_little="top_up")
-        durations.append(time.perf_counter() - start)
-    assert min(durations) < 0.2
+    assert len(profile.events()) < 5000  # most of them are the views that are the parts of 1,000 clients
 
 
 # Too little

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -319,16 +318,3 @@ def test_a_run_that_shows_nothing_has_nothing_to_say(monkeypatch: pytest.MonkeyP
 def test_a_run_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert len(simulator(3).run(progress=True)) == 3
-
-
-def test_a_bar_costs_nothing_to_speak_of() -> None:
-    """Also after many rounds."""
-    run = simulator(3000, every=1)
-    for t in range(2900):
-        run.history.add(eq.history.Round(t, {"size": (0.1, 0.2, 0.3)}))
-    run.t = 2900
-    with Progress(3000, "round", file=io.StringIO()) as bar:
-        start = time.perf_counter()
-        for _ in range(2000):
-            bar.advance(run._note)
-        assert time.perf_counter() - start < 0.5

@@ -170,8 +170,9 @@ def test_the_time_of_aggregation_is_that_of_the_rule_alone() -> None:
         def forge(self, known: attacks.Knowledge) -> None:
             time.sleep(0.05)
 
-    seconds = simulator(eq.FedAvg(), attack=Slow()).run()[-1].seconds
-    assert seconds["forge"] > 0.05 > seconds["aggregate"]
+    rounds = [one.seconds for one in simulator(eq.FedAvg(), attack=Slow()).run()]
+    assert min(seconds["forge"] for seconds in rounds) >= 0.05
+    assert min(seconds["aggregate"] for seconds in rounds) < 0.05  # in one of them nothing else came between
 
 
 # The settings of sections 6 and 7
@@ -330,12 +331,12 @@ def test_tolerated_is_what_each_client_hears_this_round() -> None:
 
 
 def test_a_run_depends_on_its_seed_alone() -> None:
-    def run(seed: int) -> eq.History:
-        torch.manual_seed(seed + torch.seed() % 2)
+    def run(seed: int, torch_seed: int) -> eq.History:
+        torch.manual_seed(torch_seed)
         return noisy(eq.FedAvg(), topology=eq.EachRound(lambda t, g: GRAPH.drop(0.3, g)), seed=seed).run()
 
-    assert run(1) == run(1)
-    assert run(1) != run(2)
+    assert run(1, torch_seed=3) == run(1, torch_seed=4)
+    assert run(1, torch_seed=3) != run(2, torch_seed=3)
 
 
 def test_steps_are_the_rounds_of_a_run() -> None:
@@ -488,7 +489,8 @@ def test_digits_are_learnt(undisturbed: float) -> None:
 
 @pytest.mark.parametrize("attack", END_TO_END)
 def test_balance_under_attack_stays_near_fedavg_without(attack: str, digits: Any, undisturbed: float) -> None:
-    """And FedAvg under attack does not."""
-    safe, unsafe = (train_digits(digits, rule, END_TO_END[attack]) for rule in (eq.Balance(), eq.FedAvg()))
+    """And FedAvg under attack learns nothing: after 60 rounds without one, its clients get at most 30 % wrong."""
+    safe = train_digits(digits, eq.Balance(), END_TO_END[attack])
+    unsafe = train_digits(digits, eq.FedAvg(), END_TO_END[attack], rounds=60)
     assert safe.summary()["max_error"] < undisturbed + 0.06
-    assert unsafe.summary()["max_error"] > undisturbed + 0.15
+    assert unsafe.summary()["max_error"] > 0.8

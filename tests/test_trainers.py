@@ -24,6 +24,7 @@ from equipoise.randomness import stream
 from equipoise.training.examples import Examples, draw_positions
 from equipoise.training.losses import BatchLoss
 from equipoise.training.parallel import run_each
+from equipoise.training.poisoning import Poisoning
 from equipoise.training.stacked import Stacked, Way, channels_last
 
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -189,9 +190,12 @@ def start(model: nn.Module, n: int, **options: Any) -> Tensor:
 
 
 def logistic(n: int = 4, count: int = 10, **options: Any) -> tuple[LocalSGD, Tensor]:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
-    trainer = LocalSGD(model, cross_entropy, examples((6,), [count] * n), **{"lr": 0.1, "batch_size": 4} | options)
-    return trainer, start(model, n)
+    """A trainer and models, always of the same examples and numbers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, clients = nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), examples((6,), [count] * n)
+        models = start(model, n)
+    return LocalSGD(model, cross_entropy, clients, **{"lr": 0.1, "batch_size": 4} | options), models
 
 
 # Against torch.optim
@@ -383,16 +387,14 @@ def test_the_number_of_threads_changes_no_bit(way: Way):
 def test_many_clients_in_several_blocks_and_threads(monkeypatch: pytest.MonkeyPatch):
     trainer, models = logistic(n=50)
     whole = trainer(models, 0)
-    monkeypatch.setattr("equipoise.trainers.AT_ONCE", 200)
+    monkeypatch.setattr("equipoise.training.blocks.AT_ONCE", 200)
     torch.testing.assert_close(trainer(models, 0), whole)
 
 
 def test_same_seed_same_result_and_another_one_another():
     trainer, models = logistic(seed=1)
     again, _ = logistic(seed=1)
-    again._clean = trainer._clean
-    other = deepcopy(trainer)
-    other.seed = 2
+    other, _ = logistic(seed=2)
     assert torch.equal(trainer(models, 5), again(models, 5))
     assert not torch.equal(trainer(models, 5), trainer(models, 6))
     assert not torch.equal(trainer(models, 5), other(models, 5))
@@ -441,7 +443,7 @@ def test_measure_times_every_possible_way_and_changes_nothing(case: str, ways: s
     state = trainer.state_dict()
     seconds = trainer.measure(models, repeats=1)
     assert seconds.keys() == ways
-    assert all(0 < value < 10 for value in seconds.values())
+    assert all(value > 0 for value in seconds.values())
     assert torch.equal(trainer.state_dict()["velocity"], state["velocity"])
     assert trainer.way == CASES[case].auto
 
@@ -620,7 +622,6 @@ def test_momentum_is_taken_up_again(way: Way):
     end = trainer(middle, 1)
     assert not torch.equal(trainer.state_dict()["velocity"], state["velocity"])
     other, _ = logistic(way=way, momentum=0.9)
-    other._clean = trainer._clean
     other.load_state_dict(state)
     assert torch.equal(other(middle, 1), end)
     other.load_state_dict({})
@@ -707,9 +708,9 @@ def test_poisoned_clients_train_on_poisoned_examples_and_others_as_before(
 
 def test_benign_examples_are_shared_and_malicious_ones_untouched():
     clients = examples((6,), [9, 3, 20])
-    trainer = LocalSGD(nn.Linear(6, 3), cross_entropy, clients, lr=0.1)
-    poisoned = trainer.poisoned(FeatureNoise(), torch.tensor([False, True, False]))._examples(0)
-    assert poisoned.x.data_ptr() == trainer._clean.x.data_ptr()
+    clean = Examples.of(clients)
+    poisoned = Poisoning(clean, FeatureNoise(), [1], seed=0).examples(0)
+    assert poisoned.x.data_ptr() == clean.x.data_ptr()
     assert torch.equal(poisoned.x, torch.cat([x for x, _ in clients]))
     assert poisoned.instead is not None
     assert len(poisoned.instead.x) == 3
@@ -752,11 +753,10 @@ def test_several_attacks_on_one_client_follow_each_other():
 
 
 def test_noise_is_the_same_in_every_round_and_differs_between_clients():
-    trainer, _ = logistic()
-    poisoned = trainer.poisoned(Window(FeatureNoise(), 0, 2), [0, 1])
-    first = poisoned._examples(0).instead
-    poisoned._examples(5)
-    again = poisoned._examples(1).instead
+    poisoned = Poisoning(Examples.of(examples((6,), [9, 3])), Window(FeatureNoise(), 0, 2), [0, 1], seed=0)
+    first = poisoned.examples(0).instead
+    poisoned.examples(5)
+    again = poisoned.examples(1).instead
     assert first is not None
     assert again is not None
     assert torch.equal(first.x, again.x)
@@ -764,9 +764,8 @@ def test_noise_is_the_same_in_every_round_and_differs_between_clients():
 
 
 def test_poisoned_examples_are_kept_between_rounds():
-    trainer, _ = logistic()
-    poisoned = trainer.poisoned(FeatureNoise(), [0])
-    assert poisoned._examples(0) is poisoned._examples(1)
+    poisoned = Poisoning(Examples.of(examples((6,), [9, 3])), FeatureNoise(), [0], seed=0)
+    assert poisoned.examples(0) is poisoned.examples(1)
 
 
 def test_an_attack_on_messages_changes_no_data():

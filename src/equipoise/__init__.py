@@ -27,13 +27,14 @@ directed edges.
 
 from equipoise import attacks, data, metrics, models, plots
 from equipoise.exchange import as_multi_exchange, converse
-from equipoise.history import History, Round
+from equipoise.history import History
 from equipoise.inbox import Inbox
 from equipoise.kernels import native
 from equipoise.lies import Lies
 from equipoise.mixing import mix
 from equipoise.parameters import flatten, stack_models, unflatten
 from equipoise.randomness import draw_malicious
+from equipoise.rounds import Round
 from equipoise.rules import (
     LEARN,
     UBAR,

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.history import History, Round
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count
+from equipoise.arguments import check_count, describe
+from equipoise.history import History
 from equipoise.replacing import replacing
+from equipoise.rounds import Round
 from equipoise.topology import Topology
 
 if TYPE_CHECKING:

@@ -2,72 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
-import io
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from equipoise.lies import Clients, as_mask
-from equipoise.random_graphs import check_count
+from equipoise import tidy
+from equipoise.arguments import Clients, as_mask, check_count
 from equipoise.replacing import replacing
+from equipoise.rounds import Round as Round
+from equipoise.rounds import as_list, as_round
 
 FORMAT = 1  # of saved histories
-COLUMNS = ("round", "client", "malicious", "metric", "value")  # of the tidy table
-Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """One round. Two rounds are equal if their results are: ``seconds`` do not count, and NaN equals NaN.
-
-    ``clients`` holds, by name of a metric, one value for each client; it is empty in rounds that were not evaluated.
-    ``values`` are of the whole system, such as ``consensus``, ``accepted_benign``, ``accepted_malicious`` or ``bytes``
-    (sent by a client on average). ``seconds`` are per phase, such as ``train`` or ``aggregate``. ``diverged`` names
-    the clients whose models became non-finite in this round; to name them again later changes nothing.
-
-    >>> Round(0, {"error": torch.tensor([0.5, 0.25])}, {"consensus": 0.1}).clients
-    {'error': (0.5, 0.25)}
-    """
-
-    t: int
-    clients: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    values: Mapping[str, float] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    diverged: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_count("t", self.t, 0)
-        plain = {
-            "t": int(self.t),
-            "clients": {metric: _tuple(metric, x, float) for metric, x in _named("clients", self.clients)},
-            "values": {name: _number(name, x, float) for name, x in _named("values", self.values)},
-            "seconds": {phase: _number(phase, x, float) for phase, x in _named("seconds", self.seconds)},
-            "diverged": _tuple("diverged", self.diverged, index),
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Round):
-            return NotImplemented
-        return self.to_dict() | {"seconds": None} == other.to_dict() | {"seconds": None}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields by name, as strict JSON has them: what is not finite is the string nan, inf or -inf."""
-        return {
-            "t": self.t,
-            "clients": {name: [_strict(x) for x in values] for name, values in self.clients.items()},
-            "values": {name: _strict(x) for name, x in self.values.items()},
-            "seconds": {name: _strict(x) for name, x in self.seconds.items()},
-            "diverged": list(self.diverged),
-        }
 
 
 class History:
@@ -243,35 +191,17 @@ class History:
         >>> History(1, rounds=[Round(0, {"error": (0.25,)})]).rows()
         [{'round': 0, 'client': 0, 'malicious': False, 'metric': 'error', 'value': 0.25}]
         """
-        return [dict(zip(COLUMNS, row, strict=True)) for row in self._rows()]
-
-    def _rows(self) -> Iterator[tuple[Any, ...]]:
-        liars = set(self.malicious)
-        for one in self:
-            for metric, values in one.clients.items():
-                yield from ((one.t, i, i in liars, metric, value) for i, value in enumerate(values))
-            yield from ((one.t, i, i in liars, "diverged", 1.0) for i in one.diverged)
-            yield from ((one.t, None, None, name, value) for name, value in one.values.items())
-            yield from ((one.t, None, None, f"{phase}_seconds", value) for phase, value in one.seconds.items())
+        return [dict(zip(tidy.COLUMNS, row, strict=True)) for row in tidy.rows(self)]
 
     def frame(self) -> Any:
         """The tidy table as a ``pandas.DataFrame``."""
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise ImportError("History.frame needs pandas: pip install pandas") from error
-        frame = pandas.DataFrame(list(self._rows()), columns=list(COLUMNS))
-        return frame.astype({"round": "int64", "client": "Int64", "malicious": "boolean", "value": "float64"})
+        return tidy.frame(self)
 
     # Files
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the tidy table; every number reads back exactly, and what does not apply is left empty."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(self._rows())
-        _write(path, text.getvalue())
+        _write(path, tidy.csv_text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as strict JSON has it; :meth:`from_dict` reads it back exactly."""
@@ -299,7 +229,7 @@ class History:
             raise ValueError(f"data must hold {', '.join(missing)}, found {_few(list(data))}")
         if data["format"] != FORMAT:
             raise ValueError(f"format must be {FORMAT}, found {data['format']!r}")
-        return cls(data["n"], data["malicious"], data["name"], map(_as_round, _as_list("rounds", data["rounds"])))
+        return cls(data["n"], data["malicious"], data["name"], map(as_round, as_list("rounds", data["rounds"])))
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> History:
@@ -321,42 +251,6 @@ def _maximum(values: list[float]) -> float:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
-
-
-def _strict(x: float) -> float | str:
-    return x if math.isfinite(x) else str(x)
-
-
-def _named(name: str, table: Any) -> Iterable[tuple[str, Any]]:
-    if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
-        raise ValueError(f"{name} must map names to numbers, found {table!r:.80}")
-    return table.items()
-
-
-def _tuple(name: str, values: Any, kind: Callable[[Any], Number]) -> tuple[Number, ...]:
-    """Numbers from a tensor, an array or a sequence."""
-    plain = values.tolist() if hasattr(values, "tolist") else values
-    return tuple(_number(name, x, kind) for x in _as_list(name, plain))
-
-
-def _number(name: str, x: Any, kind: Callable[[Any], Number]) -> Number:
-    try:
-        return kind(x)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be numbers, found {x!r:.80}") from error
-
-
-def _as_round(data: Any) -> Round:
-    names = ("t", "clients", "values", "seconds", "diverged")
-    if not isinstance(data, Mapping) or set(data) != set(names):
-        raise ValueError(f"rounds must hold {', '.join(names)} each, found {data!r:.80}")
-    return Round(**data)
-
-
-def _as_list(name: str, values: Any) -> list[Any]:
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list, found {values!r:.80}")
-    return list(values)
 
 
 def _few(values: list[Any]) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import describe, is_floating
 
 
 class Group(NamedTuple):
@@ -191,13 +192,3 @@ def _is_model(message: object, like: Tensor) -> bool:
         and not message.is_meta
         and message.numel() == like.numel()
     )
-
-
-def is_floating(x: object) -> TypeGuard[Tensor]:
-    """Whether it is a tensor of floating-point numbers."""
-    return isinstance(x, Tensor) and x.is_floating_point()
-
-
-def describe(x: object) -> str:
-    """A tensor's dtype and shape, or the type of something else, for error messages."""
-    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

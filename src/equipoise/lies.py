@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
+from equipoise.arguments import Clients, as_mask, check_range, describe
 from equipoise.kernels.blocks import new_output
-
-Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +47,9 @@ class Lies:
                 raise ValueError(f"{name} must be an int64 tensor of shape ({shape.numel()},), found {describe(ids)}")
             if ids.device != self.rows.device:
                 raise ValueError(f"{name} must be on the device of rows, {self.rows.device}, found {ids.device}")
-        _check_range("senders", self.senders, -1, None)
-        _check_range("receivers", self.receivers, -1, None)
-        _check_range("which", self.which, 0, len(self.rows))
+        check_range("senders", self.senders, -1, None)
+        check_range("receivers", self.receivers, -1, None)
+        check_range("which", self.which, 0, len(self.rows))
 
     @classmethod
     def per_sender(cls, rows: Tensor, *, only: Clients | None = None) -> Lies:
@@ -91,7 +86,7 @@ class Lies:
         tensor([1, 2])
         """
         _check_edges(edges)
-        _check_range("edges", edges, 0, None)
+        check_range("edges", edges, 0, None)
         if which is None and len(rows) != len(edges):
             raise ValueError(f"rows must be one per edge without which, expected {len(edges)}, found {len(rows)}")
         return cls(rows, edges[:, 0], edges[:, 1], which)  # type: ignore[arg-type]
@@ -148,8 +143,8 @@ class Lies:
     def resolve(self, senders: Tensor, mask: Tensor) -> Tensor:
         """(n, k) row of the lie that receiver i hears from ``senders[i, s]`` where ``mask[i, s]``; -1 is no lie."""
         n = len(senders)
-        _check_range("senders of lies", self.senders, -1, n)
-        _check_range("receivers of lies", self.receivers, -1, n)
+        check_range("senders of lies", self.senders, -1, n)
+        check_range("receivers of lies", self.receivers, -1, n)
         receivers = torch.arange(n, device=senders.device)[:, None].expand_as(senders)
         table = torch.full_like(senders, -1)
         table[mask] = self._find(senders[mask], receivers[mask], n)
@@ -199,26 +194,6 @@ class Lies:
         return found
 
 
-def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tensor:
-    """A set of clients, given as nothing, a bool mask (n,) or ids, as a bool mask (n,).
-
-    >>> as_mask([0, 2], 4)
-    tensor([ True, False,  True, False])
-    """
-    if clients is None:
-        return torch.zeros(n, dtype=torch.bool)
-    chosen = as_tensor(clients, f"{name} must be a bool mask of shape ({n},) or client ids")
-    if chosen.dtype == torch.bool and chosen.shape == (n,):
-        return chosen
-    if chosen.dim() != 1 or chosen.dtype == torch.bool or (chosen.is_floating_point() and chosen.numel()):
-        raise ValueError(f"{name} must be a bool mask of shape ({n},) or client ids, found {describe(chosen)}")
-    ids, times = chosen.long().unique(return_counts=True)
-    _check_range(name, ids, 0, n)
-    if len(ids) < len(chosen):
-        raise ValueError(f"{name} must name every client once, found client {ids[times > 1][0]} more than once")
-    return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill(0, ids, True)
-
-
 def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
     """Lies that fit to the models; a tensor shaped like these is what every client says to everybody."""
     if not isinstance(lies, Lies | Tensor):
@@ -232,16 +207,6 @@ def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
         expected, found = (f"{x.dtype} on {x.device}" for x in (models, rows))
         raise ValueError(f"lies must have the dtype and device of models, {expected}, found {found}")
     return Lies.per_sender(lies) if isinstance(lies, Tensor) else lies
-
-
-def as_tensor(values: Any, expected: str) -> Tensor:
-    """A tensor, an array or an iterable as a tensor, or an error that says what was expected."""
-    if isinstance(values, Tensor):
-        return values
-    try:
-        return torch.as_tensor(np.array(values if isinstance(values, np.ndarray) else list(values), order="C"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{expected}, found {values!r:.100}") from error
 
 
 def _choose(clients: Clients | None, rows: Tensor, *, name: str = "only") -> Tensor:
@@ -264,10 +229,3 @@ def _key(senders: Tensor, receivers: Tensor, n: int) -> Tensor:
 def _check_edges(edges: Tensor) -> None:
     if edges.dtype != torch.int64 or edges.dim() != 2 or edges.shape[1] != 2:
         raise ValueError(f"edges must be an int64 tensor of shape (a, 2), found {describe(edges)}")
-
-
-def _check_range(name: str, ids: Tensor, least: int, end: int | None) -> None:
-    if ids.numel() and (ids.min() < least or (end is not None and ids.max() >= end)):
-        expected = f"at least {least}" if end is None else f"from {least} to {end - 1}"
-        found = f"{ids.min()}" if ids.min() == ids.max() else f"{ids.min()} to {ids.max()}"
-        raise ValueError(f"{name} must be {expected}, found {found}")

@@ -13,11 +13,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from equipoise.arguments import Clients, as_mask, describe
 from equipoise.attacks.label_flip import check_integers
 from equipoise.attacks.triggers import Trigger, targeted
-from equipoise.inbox import Inbox, describe
+from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import TILE, chunks
-from equipoise.lies import Clients, as_mask
 from equipoise.training.parallel import run_each
 from equipoise.training.stacked import Stacked, channels_last
 from equipoise.training.trial import outputs_of

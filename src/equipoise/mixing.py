@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 from equipoise.kernels.blocks import block, chunks, compute_dtype, new_output
 
 

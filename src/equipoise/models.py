@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
+from equipoise.arguments import check_count, describe
 from equipoise.parameters import flatten
-from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 
 Init: TypeAlias = Literal["xavier", "torch"]

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

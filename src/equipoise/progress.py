@@ -81,6 +81,19 @@ class Progress:
             self._file = None
 
 
+class Silence:
+    """A progress bar that shows nothing."""
+
+    def __enter__(self) -> Silence:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def advance(self, note: object) -> None:
+        """Show nothing."""
+
+
 def _columns_of_terminal(file: TextIO | None) -> int | None:
     """How long a line may be, or None where lines are not drawn again."""
     try:

@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
-from equipoise.lies import Clients, as_mask
+from equipoise.arguments import Clients, as_mask
+from equipoise.arguments import check_count as check_count
+from equipoise.arguments import check_probability as check_probability
 
 TRIES = 1000
 
@@ -202,16 +203,3 @@ def _shuffled(malicious: Tensor, rng: random.Random) -> Tensor:
 
 def _pairs(count: int) -> int:
     return count * (count - 1) // 2
-
-
-def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise unless ``value`` is an integer in range."""
-    if not isinstance(value, int | np.integer) or value < least or (most is not None and value > most):
-        expected = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
-
-
-def check_probability(name: str, value: float) -> None:
-    """Raise unless ``value`` is a number from 0 to 1."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, found {value}")

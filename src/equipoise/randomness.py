@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.random_graphs import check_count, check_probability
+from equipoise.arguments import check_count, check_probability
 
 
 def stream(seed: int, *key: int | str) -> torch.Generator:

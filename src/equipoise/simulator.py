@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,32 +11,21 @@ import torch
 from torch import Tensor
 
 from equipoise import checkpoints, kernels
-from equipoise.attacks.combinations import poisoners
-from equipoise.attacks.knowledge import Knowledge
-from equipoise.exchange import converse
-from equipoise.history import History, Round
-from equipoise.inbox import Inbox, describe
-from equipoise.lies import Clients, as_mask
-from equipoise.metrics import acceptance, consensus_error
+from equipoise.arguments import Clients, as_mask, check_count, describe
+from equipoise.history import History
+from equipoise.metrics import consensus_error
 from equipoise.mixing import mix
-from equipoise.progress import Progress
-from equipoise.random_graphs import check_count
+from equipoise.progress import Progress, Silence
 from equipoise.randomness import stream
+from equipoise.rounds import Round
 from equipoise.schedule import EachRound
+from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned
+from equipoise.simulation.measuring import Metric, is_measured, measured
+from equipoise.simulation.messages import Messages
+from equipoise.simulation.messages import Rule as Rule
+from equipoise.simulation.stopwatch import Stopwatch
 from equipoise.topology import Topology
-from equipoise.types import (
-    Aggregated,
-    Aggregator,
-    Attack,
-    DataAttack,
-    MessageAttack,
-    MultiExchange,
-    RoundInputs,
-    Trainer,
-)
-
-Rule = Aggregator | MultiExchange
-Metric = Callable[[Tensor], Tensor]
+from equipoise.types import Aggregated, Attack, MultiExchange, RoundInputs, Trainer
 
 
 class Simulator:
@@ -103,27 +91,19 @@ class Simulator:
         seed: int = 0,
         name: str = "",
     ) -> None:
-        if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
-            raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
-        if total is not None:
-            check_count("total", total, 1)
-        if isinstance(every, int):
-            check_count("every", every, 1)
-        if metrics is not None and not isinstance(metrics, Mapping):
-            raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
-        _check_attack(attack, malicious)
+        check_options(models, total, every, metrics)
+        check_attack(attack, malicious)
         if not isinstance(rule, EachRound):
-            _check_rule(rule)
+            check_rule(rule)
         self.topology, self.rule, self.attack, self.alpha = topology, rule, attack, alpha
         self.models, self.t, self.total = models.detach().clone(), 0, total
         self.state: Any = None
         self.malicious = as_mask(malicious, len(models)).to(models.device)
         self.metrics, self.every, self.tolerated, self.seed = dict(metrics or {}), every, tolerated, seed
         self.keep_nonfinite = keep_nonfinite
-        self.trainer = _poisoned(trainer, attack, self.malicious)
+        self.trainer = poisoned(trainer, attack, self.malicious)
         self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
         self.history = History(len(models), self.malicious, name)
-        self._seconds: dict[str, float] = {}
 
     @property
     def n(self) -> int:
@@ -135,18 +115,18 @@ class Simulator:
     @torch.no_grad()
     def step(self) -> Round:
         """One round; returns its record, which is also added to the history. Nothing changes if it fails."""
-        self._seconds = {}
+        watch = Stopwatch(self.models.device)
         with self._restored_on_error():
             t, topology, rule, alpha = self.t, self._topology(), self._rule(), self._alpha()
-            with self._phase("train"):
+            with watch.phase("train"):
                 trained = self._trained(t)
-            exchange, own, out = None, trained, Aggregated(trained)
+            messages, own, out = None, trained, Aggregated(trained)
             if rule is not None:
-                exchange = Exchange(self, topology, rule, self._inputs(t, topology, rule, trained))
-                own, out = exchange.converse(trained)
-            with self._phase("mix"):
+                messages = Messages(self, topology, rule, self._inputs(t, topology, rule, trained), watch)
+                own, out = messages.converse(trained)
+            with watch.phase("mix"):
                 models = own if rule is None else mix(own, out.model, alpha)
-            record = self._record(t, models, out, exchange)
+            record = self._record(t, models, out, messages, watch)
             self.history.add(record)
             self.models, self.t, self.state = models, t + 1, out.state
         return record
@@ -169,7 +149,7 @@ class Simulator:
         with self._restored_on_error():
             end = self._end(rounds, resumes=checkpoint is not None)
             kept.resume(end)
-        with kept, Progress(end, "round", done=self.t) if progress else _Silence() as bar:
+        with kept, Progress(end, "round", done=self.t) if progress else Silence() as bar:
             while self.t < end:
                 self.step()
                 bar.advance(self._note)
@@ -209,7 +189,7 @@ class Simulator:
 
     def _rule(self) -> Rule | None:
         rule = self.rule.at(self.t, seed=self.seed, name="rule") if isinstance(self.rule, EachRound) else self.rule
-        _check_rule(rule)
+        check_rule(rule)
         return rule
 
     def _alpha(self) -> float | Tensor:
@@ -250,22 +230,18 @@ class Simulator:
 
     # What is written down.
 
-    def _record(self, t: int, models: Tensor, out: Aggregated, exchange: Exchange | None) -> Round:
-        with self._phase("bookkeeping"):
+    def _record(self, t: int, models: Tensor, out: Aggregated, messages: Messages | None, watch: Stopwatch) -> Round:
+        with watch.phase("bookkeeping"):
             finite = kernels.are_finite(models)
-            values = {} if exchange is None else exchange.values(out)
+            values = {} if messages is None else messages.values(out)
             broken = (~finite & ~self.malicious).nonzero().flatten().tolist()
         clients: dict[str, Any] = {}
-        if self._is_measured(t):
-            with self._phase("measure"):
-                clients = {name: _measured(name, metric, models) for name, metric in self.metrics.items()}
+        if is_measured(t, self.every, self.total):
+            with watch.phase("measure"):
+                clients = {name: measured(name, metric, models) for name, metric in self.metrics.items()}
                 values["consensus"] = consensus_error(models[~self.malicious])
         news = tuple(client for client in broken if client not in self.history.diverged)
-        return Round(t, clients, values, self._seconds, news)
-
-    def _is_measured(self, t: int) -> bool:
-        last = self.total is not None and t + 1 == self.total
-        return last or ((t + 1) % self.every == 0 if isinstance(self.every, int) else t in self.every)
+        return Round(t, clients, values, watch.seconds, news)
 
     def _note(self) -> str:
         """What a progress bar says about the last round that was measured."""
@@ -275,15 +251,6 @@ class Simulator:
         if self.history.diverged:
             notes.append(f"{len(self.history.diverged)} benign clients not finite")
         return ", ".join(notes)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """Count the time of a block as that of a phase."""
-        start = time.perf_counter()
-        yield
-        if self.models.device.type == "cuda":
-            torch.cuda.synchronize(self.models.device)
-        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -299,111 +266,3 @@ class Simulator:
             if trainer is not None:
                 self.trainer.load_state_dict(trainer)  # type: ignore[attr-defined]
             raise
-
-
-class Exchange:
-    """The messages of one round: forged, delivered and counted."""
-
-    def __init__(self, simulator: Simulator, topology: Topology, rule: Rule, inputs: RoundInputs) -> None:
-        self.simulator, self.topology, self.rule, self.inputs = simulator, topology, rule, inputs
-        self.count = 0
-
-    def converse(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
-        """All exchanges of the round: the models to mix with, and the aggregates."""
-        seconds = self.simulator._seconds
-        with self.simulator._phase("aggregate"):
-            own, out = converse(self.rule, trained, self.deliver, **self.inputs)
-        seconds["aggregate"] -= seconds.get("forge", 0.0) + seconds.get("deliver", 0.0)
-        return own, out
-
-    def deliver(self, sent: Tensor) -> Inbox:
-        """What everybody receives: the truth, or what malicious clients say instead."""
-        simulator = self.simulator
-        with simulator._phase("forge"):
-            lies = None
-            if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
-                lies = simulator.attack.forge(self._known(sent))
-        with simulator._phase("deliver"):
-            keep = simulator.keep_nonfinite
-            self.inbox: Inbox = self.topology.deliver(sent, lies, simulator.malicious, keep_nonfinite=keep)
-        self.count += 1
-        return self.inbox
-
-    def _known(self, sent: Tensor) -> Knowledge:
-        """Everything: updates, if they are what is sent, start from nothing."""
-        simulator, t = self.simulator, self.simulator.t
-        says = getattr(self.rule, "sends_updates", None)
-        updates = says is not None and says(self.count, t)
-        return Knowledge(
-            models=sent,
-            topology=self.topology,
-            malicious=simulator.malicious,
-            previous=torch.zeros_like(sent) if updates else simulator.models,
-            rule=self.rule,
-            inputs=self.inputs,
-            generator=stream(simulator.seed, "attack", t, self.count),
-        )
-
-    def values(self, out: Aggregated) -> dict[str, float]:
-        """How much was sent, and whose messages were accepted."""
-        senders, receivers = self.topology.edges().T
-        messages = torch.bincount(senders[senders != receivers], minlength=self.topology.n)
-        size = self.count * self.inbox.bank.shape[1] * self.inbox.bank.element_size()
-        values = {"bytes": size * float(messages.double().mean()), "bytes_max": float(size * messages.max())}
-        rates = acceptance(out.weights, self.inbox, self.simulator.malicious)
-        if rates is not None:
-            values |= dict(zip(("accepted_benign", "accepted_malicious"), rates, strict=True))
-        return values
-
-
-class _Silence:
-    """A progress bar that shows nothing."""
-
-    def __enter__(self) -> _Silence:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def advance(self, note: object) -> None:
-        pass
-
-
-def _check_rule(rule: object) -> None:
-    if isinstance(rule, type):
-        raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
-    if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
-        raise ValueError(f"rule must be a rule, found {describe(rule)}")
-
-
-def _check_attack(attack: object, malicious: object) -> None:
-    if isinstance(attack, type):
-        raise ValueError(f"attack must be an attack, found the class {attack.__name__}; {attack.__name__}() makes one")
-    if attack is not None and not isinstance(attack, DataAttack | MessageAttack):
-        raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
-    if attack is not None and malicious is None:
-        raise ValueError("malicious must say which clients attack, found None; [] is nobody")
-
-
-def _measured(name: str, metric: Metric, models: Tensor) -> list[float]:
-    """What a metric says of every client."""
-    values = metric(models)
-    if not isinstance(values, Tensor) or values.shape != (len(models),):
-        expected = f"a tensor ({len(models)},) of one value per client"
-        raise ValueError(f"metrics[{name!r}] must return {expected}, found {describe(values)}")
-    measured: list[float] = values.tolist()
-    return measured
-
-
-def _poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
-    """The trainer, with poisoned data where the attack is one on data."""
-    clients = malicious.nonzero().flatten().tolist()
-    if attack is None or not any(poisoners(attack, client) for client in clients):
-        return trainer
-    if not hasattr(trainer, "poisoned"):
-        raise ValueError(
-            f"trainer must have a method poisoned(attack, malicious), as LocalSGD has, for {type(attack).__name__}, "
-            f"an attack on data, found {type(trainer).__name__}"
-        )
-    poisoned: Trainer = trainer.poisoned(attack, malicious)
-    return poisoned

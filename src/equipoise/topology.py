@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from equipoise import random_graphs
-from equipoise.inbox import Inbox, describe, is_floating
-from equipoise.lies import Clients, Lies, as_lies, as_mask, as_tensor
-from equipoise.random_graphs import check_count, check_probability
+from equipoise.arguments import Clients, as_mask, check_count, check_probability, describe, is_floating
+from equipoise.edges import by_receiver, check_senders, from_matrix, from_networkx, from_pairs
+from equipoise.inbox import Inbox
+from equipoise.lies import Lies, as_lies
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,20 +43,7 @@ class Topology:
     senders: Tensor
 
     def __post_init__(self) -> None:
-        senders = self.senders
-        if not isinstance(senders, Tensor) or senders.dim() != 2 or senders.dtype != torch.int64 or not len(senders):
-            raise ValueError(
-                f"senders must be an int64 tensor of shape (n, k), n > 0, found {describe(senders)}; "
-                "Topology.from_edges and Topology.from_adjacency take other forms"
-            )
-        if senders.numel() and (senders.min() < -1 or senders.max() >= self.n):
-            found = f"{senders.min()} to {senders.max()}"
-            raise ValueError(f"senders must be clients from 0 to {self.n - 1}, or -1 for none, found {found}")
-        left, right = senders[:, :-1], senders[:, 1:]
-        unsorted = ((right >= 0) & ((left < 0) | (left >= right))).any(1).nonzero()
-        if len(unsorted):
-            row = senders[unsorted[0, 0]].tolist()
-            raise ValueError(f"senders must ascend for every receiver, then be -1, found {row}")
+        check_senders(self.senders)
 
     def __repr__(self) -> str:
         return f"Topology(n={self.n}, k={self.k}, e={int(self.mask.sum())})"
@@ -184,16 +172,8 @@ class Topology:
         >>> eq.Topology.from_networkx(nx.DiGraph([("a", "b"), ("c", "b")])).neighbors(1)
         tensor([0, 2])
         """
-        import networkx as nx
-
-        if not isinstance(graph, nx.Graph) or graph.is_multigraph():
-            raise ValueError(f"graph must be a Graph or a DiGraph, found {type(graph).__name__}")
-        try:
-            clients = {node: client for client, node in enumerate(sorted(graph))}
-        except TypeError as error:
-            raise ValueError(f"graph must have nodes that can be sorted, found {list(graph)[:5]}") from error
-        edges = [(clients[u], clients[v]) for u, v in graph.edges()]
-        return cls.from_edges(len(clients), edges, directed=graph.is_directed())
+        n, pairs = from_networkx(graph)
+        return cls.from_edges(n, pairs, directed=graph.is_directed())
 
     @classmethod
     def from_edges(cls, n: int, edges: Tensor | Iterable[tuple[int, int]], *, directed: bool = False) -> Topology:
@@ -203,11 +183,9 @@ class Topology:
         tensor([0, 2, 0])
         """
         check_count("n", n, 1)
-        pairs = _as_pairs(edges)
-        if pairs.numel() and (pairs.min() < 0 or pairs.max() >= n):
-            raise ValueError(f"edges must join clients 0 to {n - 1}, found {pairs.min()} to {pairs.max()}")
+        pairs = from_pairs(edges, n)
         senders, receivers = pairs.T if directed else torch.cat([pairs, pairs.flip(1)]).T
-        return cls(_pack(n, (receivers * n + senders).unique()))
+        return cls(by_receiver(n, (receivers * n + senders).unique()))
 
     @classmethod
     def from_adjacency(cls, matrix: Any) -> Topology:
@@ -216,13 +194,8 @@ class Topology:
         >>> eq.Topology.from_adjacency([[0, 1, 1], [0, 0, 0], [0, 0, 0]]).degrees
         tensor([0, 1, 1])
         """
-        table = as_tensor(matrix, "matrix must be of shape (n, n)")
-        if table.dim() != 2 or table.shape[0] != table.shape[1]:
-            raise ValueError(f"matrix must be of shape (n, n), found {describe(table)}")
-        other = table[(table != 0) & (table != 1)]
-        if other.numel():
-            raise ValueError(f"matrix must hold nothing but 0 and 1, found {other[0]}")
-        return cls.from_edges(len(table), table.nonzero(), directed=True)
+        n, pairs = from_matrix(matrix)
+        return cls.from_edges(n, pairs, directed=True)
 
     # What the graph is like
 
@@ -314,7 +287,7 @@ class Topology:
         alive = (torch.rand(self.n, generator=generator, device=device) >= p).to(self.senders.device)
         receivers, senders = self._ends()
         lives = alive[receivers] & alive[senders]
-        return Topology(_pack(self.n, (receivers * self.n + senders)[lives]))
+        return Topology(by_receiver(self.n, (receivers * self.n + senders)[lives]))
 
     def with_self_loops(self) -> Topology:
         """The same graph in which every client hears itself too.
@@ -370,23 +343,3 @@ class Topology:
 
     def _chosen(self, malicious: Clients | None) -> Tensor:
         return as_mask(malicious, self.n).to(self.senders.device)
-
-
-def _pack(n: int, keys: Tensor) -> Tensor:
-    """(n, k) senders of every receiver from ascending keys ``receiver * n + sender``, one for every edge."""
-    receivers, senders = keys // n, keys % n
-    degrees = torch.bincount(receivers, minlength=n)
-    columns = torch.arange(len(keys), device=keys.device) - (degrees.cumsum(0) - degrees)[receivers]
-    table = torch.full((n, int(degrees.max())), -1, device=keys.device)
-    table[receivers, columns] = senders
-    return table
-
-
-def _as_pairs(edges: Tensor | Iterable[tuple[int, int]]) -> Tensor:
-    """Edges as an int64 tensor (e, 2)."""
-    pairs = as_tensor(edges, "edges must be pairs of clients")
-    if pairs.shape in ((0,), (0, 2)):
-        return torch.zeros(0, 2, dtype=torch.int64, device=pairs.device)
-    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point() or pairs.dtype == torch.bool:
-        raise ValueError(f"edges must be integers of shape (e, 2), found {describe(pairs)}")
-    return pairs.long()

@@ -13,22 +13,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
-from equipoise.kernels.blocks import chunks
-from equipoise.lies import Clients, as_mask
-from equipoise.random_graphs import check_count
+from equipoise.arguments import Clients, as_mask, check_count, describe
 from equipoise.randomness import stream
+from equipoise.training.blocks import for_each_batch
 from equipoise.training.descent import Descent
 from equipoise.training.examples import Batch, Examples, Pair, draw_positions
+from equipoise.training.judging import Judgement
 from equipoise.training.losses import BatchLoss, Reduction
-from equipoise.training.parallel import run_each
 from equipoise.training.poisoning import Poisoning
 from equipoise.training.stacked import Stacked, Way
 from equipoise.training.trial import try_out
 from equipoise.types import Attack, DataAttack, MessageAttack
-
-AT_ONCE = 1 << 20  # elements of inputs and parameters that are worked on in one operation
-MOST = 256  # clients that are trained together, so that several threads have something to do
 
 
 class LocalSGD:
@@ -164,6 +159,7 @@ class LocalSGD:
         mode.
         """
         examples = self._examples(t)
+        mean_loss = replace(self.loss, reduction=self.loss.reduction and "mean")
 
         @cache  # most rules never ask
         def positions() -> Tensor:
@@ -172,7 +168,9 @@ class LocalSGD:
         def loss_of(models: Tensor, clients: Tensor) -> Tensor:
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
-            self._for_each_batch(examples, positions(), clients.cpu(), lambda batch: self._judge(models, batch, losses))
+            judgement = Judgement(self._judging, mean_loss, models, losses)
+            judge = judgement.together if self.way == "batched" else judgement.alone
+            for_each_batch(judge, examples, positions(), clients.cpu(), way=self.way, d=self._judging.d)
             return losses
 
         return loss_of
@@ -242,7 +240,8 @@ class LocalSGD:
                 descent.alone(batch, None if seeds is None else seeds[int(batch.rows)])
 
         with self._training.own_generators(enabled=self._random):
-            self._for_each_batch(examples, self._positions(examples, t, step), torch.arange(examples.n), train)
+            everybody, positions = torch.arange(examples.n), self._positions(examples, t, step)
+            for_each_batch(train, examples, positions, everybody, way=self.way, d=self._training.d)
 
     def _next_velocity(self, like: Tensor) -> Tensor | None:
         """A copy, so that a round that is interrupted leaves no trace."""
@@ -259,46 +258,6 @@ class LocalSGD:
     def _seeds(self, t: int, step: int) -> list[int]:
         drawn = torch.randint(2**62, (self._clean.n,), generator=stream(self.seed, "model", t, step))
         return drawn.tolist()
-
-    def _for_each_batch(
-        self, examples: Examples, positions: Tensor, clients: Tensor, work: Callable[[Batch], None]
-    ) -> None:
-        """Hand to work the batches of clients, who may be named repeatedly; rows are places in ``clients``.
-
-        Batches in one block are equally long; unless trained together, every client is a block of its own.
-        """
-        lengths = examples.counts[clients].clamp_max(self.batch_size)
-        blocks = self._blocks(lengths, examples.x[0].numel())
-
-        def run(i: int) -> None:
-            rows, length = blocks[i]
-            x, y = examples.take(clients[rows], positions[clients[rows], :length])
-            work(Batch(rows.to(x.device), x, y))
-
-        alone = self.way == "loop" or (self.way == "threads" and len(blocks) == 1)
-        run_each(run, len(blocks), threads=not alone and examples.x.device.type == "cpu")
-
-    def _blocks(self, lengths: Tensor, features: int) -> list[tuple[Tensor, int]]:
-        if self.way != "batched":
-            return list(zip(torch.arange(len(lengths)).split(1), lengths.tolist(), strict=True))
-        return [
-            (rows[block], length)
-            for length in lengths.unique().tolist()
-            for rows in [(lengths == length).nonzero().flatten()]
-            for block in chunks(len(rows), max(length * features + self._training.d, AT_ONCE // MOST), AT_ONCE)
-        ]
-
-    @torch.no_grad()
-    def _judge(self, models: Tensor, batch: Batch, losses: Tensor) -> None:
-        loss = replace(self.loss, reduction=self.loss.reduction and "mean")
-        if self.way == "batched":
-            outputs = self._judging.apply(self._judging.parts(models.index_select(0, batch.rows)), batch.x)
-            losses[batch.rows] = loss.of_each(outputs, batch.y)
-            return
-        row = int(batch.rows)
-        with self._judging.replica() as replica:
-            replica.vector.copy_(models[row])
-            losses[row] = loss(replica.module(batch.x[0]), batch.y[0])
 
 
 def _check_options(lr: float, batch_size: int, steps: int, reduction: str | None, momentum: float, way: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.arguments import as_mask
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.lies import Lies, as_mask
+from equipoise.lies import Lies
 from equipoise.types import Attack, DataAttack, MessageAttack
 
 

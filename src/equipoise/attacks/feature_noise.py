@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import Clients, as_mask, describe, is_floating
 from equipoise.attacks.roster import Roster
-from equipoise.inbox import describe, is_floating
 from equipoise.kernels.blocks import block, compute_dtype
 from equipoise.kernels.gram import central_rows
-from equipoise.lies import Clients, as_mask
 from equipoise.randomness import uniform
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs

@@ -12,8 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count
+from equipoise.arguments import check_count, describe
 
 Pairs = tuple[tuple[int, int], ...]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,9 +74,7 @@ class MinMax(_AlongPerturbation):
 
     def amount(self, crowd: Crowd, rays: Rays) -> Tensor:
         """The smallest root of the quadratic inequalities, one for each vector."""
-        bound = torch.zeros_like(rays.square)
-        for group, squares in kernels.message_distances(rays.mean, crowd.inbox):
-            bound[group.receivers] = squares.flatten(1).amax(1)
+        bound = _bounds(crowd, rays, lambda squares: squares.flatten(1).amax(1))
         square = rays.square[:, None]
         room = (rays.slope.square() + square * (bound[:, None] - rays.apart)).clamp_min(0)
         roots = ((rays.slope + room.sqrt()) / square).where(rays.present, torch.inf)
@@ -105,11 +104,17 @@ class MinSum(_AlongPerturbation):
 
     def amount(self, crowd: Crowd, rays: Rays) -> Tensor:
         """The root of one quadratic inequality; slopes sum to zero."""
-        bound = torch.zeros_like(rays.square)
-        for group, squares in kernels.message_distances(rays.mean, crowd.inbox):
-            bound[group.receivers] = squares.sum(2).amin(1)
+        bound = _bounds(crowd, rays, lambda squares: squares.sum(2).amin(1))
         room = (bound - rays.apart.sum(1)).clamp_min(0) / (crowd.inbox.counts * rays.square)
         return room.sqrt().nan_to_num(nan=0.0, posinf=0.0)
+
+
+def _bounds(crowd: Crowd, rays: Rays, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """(a,) what ``of`` says of the squared distances (r, c, c) between the vectors of each crowd; 0 of an empty one."""
+    bounds = torch.zeros_like(rays.square)
+    for group, squares in kernels.message_distances(rays.mean, crowd.inbox):
+        bounds[group.receivers] = of(squares)
+    return bounds
 
 
 def _rays(crowd: Crowd, mean: Tensor, direction: Tensor) -> Rays:

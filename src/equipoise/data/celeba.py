@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.arguments import check_count
 from equipoise.data.dataset import Dataset, as_share, hold_out
 from equipoise.data.files import Place, Source, as_path, fetch, missing, need, opened, read
-from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 
 IMAGES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt"

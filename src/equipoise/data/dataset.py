@@ -9,8 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count
+from equipoise.arguments import check_count, describe
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,20 +11,16 @@ enough to have ``least``, whatever their labels.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.arguments import check_count, check_probability
 from equipoise.data.dataset import Dataset
-from equipoise.inbox import describe
-from equipoise.random_graphs import check_count, check_probability
+from equipoise.data.dealing import Parts, TooLittle, parts_of, places_of_each, random_ranks
+from equipoise.data.labels import answers_of, labels_of, owners_of
 from equipoise.randomness import stream
-
-Parts: TypeAlias = tuple[Tensor, ...]
-TooLittle: TypeAlias = Literal["error", "top_up"]
 
 
 def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_little: TooLittle = "error") -> Parts:
@@ -43,8 +39,8 @@ def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_li
     """
     check_count("n", n, 1)
     generator = stream(seed, "iid")
-    clients = torch.randperm(len(_answers(data)), generator=generator) % n
-    return _parts(clients, n, least, too_little, generator)
+    clients = torch.randperm(len(answers_of(data)), generator=generator) % n
+    return parts_of(clients, n, least, too_little, generator)
 
 
 def by_group(
@@ -81,17 +77,17 @@ def by_group(
     >>> sorted(labels[part].tolist() for part in by_group(labels, 3, p=1.0))
     [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 2]]
     """
-    labels, classes = _labels(data, "by_group")
+    labels, classes = labels_of(data, "by_group")
     check_count("n", n, 1)
     check_probability("p", p)
     generator = stream(seed, "by_group")
     other = torch.randint(1, max(classes, 2), labels.shape, generator=generator)
     home = torch.rand(labels.shape, dtype=torch.float64, generator=generator) < p
     groups = torch.where(home, labels, (labels + other) % classes)
-    members = _places_of_each(classes, n).clamp(min=1)
-    turn = _random_ranks(groups, generator) % members[groups]
+    members = places_of_each(classes, n).clamp(min=1)
+    turn = random_ranks(groups, generator) % members[groups]
     clients = (groups + turn * classes) % n
-    return _parts(torch.randperm(n, generator=generator)[clients], n, least, too_little, generator)
+    return parts_of(torch.randperm(n, generator=generator)[clients], n, least, too_little, generator)
 
 
 def by_classes(
@@ -128,7 +124,7 @@ def by_classes(
     >>> [labels[part].unique().tolist() for part in by_classes(labels, 4)]
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 9]]
     """
-    labels, classes = _labels(data, "by_classes")
+    labels, classes = labels_of(data, "by_classes")
     check_count("n", n, 1)
     check_count("classes_each", classes_each, 1, classes)
     places = n * classes_each  # place s belongs to client s // c and is for class s % z
@@ -139,9 +135,9 @@ def by_classes(
             f" nobody would hold class {places}"
         )
     generator = stream(seed, "by_classes")
-    turn = _random_ranks(labels, generator) % _places_of_each(classes, places)[labels]
+    turn = random_ranks(labels, generator) % places_of_each(classes, places)[labels]
     clients = (labels + turn * classes) // classes_each
-    return _parts(clients, n, least, too_little, generator)
+    return parts_of(clients, n, least, too_little, generator)
 
 
 def dirichlet(
@@ -179,7 +175,7 @@ def dirichlet(
     >>> sum(len(part) for part in dirichlet(labels, 3, concentration=0.1, too_little="top_up"))
     90
     """
-    labels, classes = _labels(data, "dirichlet")
+    labels, classes = labels_of(data, "dirichlet")
     check_count("n", n, 1)
     if not 0 < concentration <= 1e100:
         raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration}")
@@ -189,10 +185,10 @@ def dirichlet(
     shares = torch.from_numpy(rng.dirichlet(np.full(n, float(concentration)), classes))
     # An example's place in its class, between 0 and 1, falls into the share of one client. All classes are looked up at
     # once: the shares of class y are laid out from y to y + 1.
-    place = (_random_ranks(labels, generator).double() + 0.5) / labels.bincount()[labels]
+    place = (random_ranks(labels, generator).double() + 0.5) / labels.bincount()[labels]
     ends = shares.cumsum(1) + torch.arange(classes)[:, None]
     clients = torch.searchsorted(ends.flatten(), labels + place, right=True) - labels * n
-    return _parts(clients, n, least, too_little, generator)
+    return parts_of(clients, n, least, too_little, generator)
 
 
 def by_client(
@@ -222,7 +218,7 @@ def by_client(
     >>> sorted(len(owners[part].unique()) for part in by_client(owners, 2))
     [1, 2]
     """
-    owners = _owners(data)
+    owners = owners_of(data)
     count = int(owners.max()) + 1
     n = count if n is None else n
     check_count("n", n, 1)
@@ -232,110 +228,4 @@ def by_client(
         )
     generator = stream(seed, "by_client")
     renumbered = torch.arange(n) if n == count else torch.randperm(count, generator=generator) % n
-    return _parts(renumbered[owners], n, least, too_little, generator)
-
-
-def _answers(data: Dataset | Tensor) -> Tensor:
-    answers = data.y if isinstance(data, Dataset) else data
-    if not isinstance(answers, Tensor) or answers.dim() != 1 or not len(answers):
-        raise ValueError(f"data must be a Dataset, or labels of shape (N,) with N > 0, found {describe(answers)}")
-    return answers
-
-
-def _labels(data: Dataset | Tensor, partition: str) -> tuple[Tensor, int]:
-    """The class of every example, and the number of classes."""
-    answers = _answers(data)
-    if not _is_integer(answers):
-        raise ValueError(
-            f"data must have classes for {partition}, found {describe(answers)}; a regression can be divided by iid or,"
-            " if the data has owners, by_client"
-        )
-    labels = _from_zero(answers, "labels")
-    known = data.classes if isinstance(data, Dataset) else None
-    return labels, known or int(labels.max()) + 1
-
-
-def _owners(data: Dataset | Tensor) -> Tensor:
-    owners = data.owners if isinstance(data, Dataset) else data
-    if isinstance(data, Dataset) and owners is None:
-        raise ValueError(f"data must have owners for by_client, found none in {data.name or 'it'}; har and celeba have")
-    if not isinstance(owners, Tensor) or owners.dim() != 1 or not len(owners) or not _is_integer(owners):
-        raise ValueError(
-            f"data must be a Dataset, or integer owners of shape (N,) with N > 0, found {describe(owners)}"
-        )
-    owners = _from_zero(owners, "owners")
-    missing = (owners.bincount() == 0).nonzero()
-    if len(missing):
-        raise ValueError(f"data must number the owners from 0 without gaps, found no example of {int(missing[0])}")
-    return owners
-
-
-def _is_integer(numbers: Tensor) -> bool:
-    return not numbers.is_floating_point() and not numbers.is_complex()
-
-
-def _from_zero(numbers: Tensor, what: str) -> Tensor:
-    numbers = numbers.detach().cpu().long()
-    if numbers.min() < 0:
-        raise ValueError(f"data must have {what} from 0, found {int(numbers.min())}")
-    return numbers
-
-
-def _places_of_each(classes: int, places: int) -> Tensor:
-    """How many places each class has, if place s is for class ``s % classes``."""
-    return (torch.arange(places) % classes).bincount(minlength=classes)
-
-
-def _random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
-    """The place of every example, from 0, among the examples of its group in random order."""
-    shuffled = torch.randperm(len(groups), generator=generator)
-    together = shuffled[groups[shuffled].argsort(stable=True)]
-    sizes = groups.bincount()
-    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    ranks = torch.empty_like(groups)
-    ranks[together] = torch.arange(len(groups)) - starts
-    return ranks
-
-
-def _parts(clients: Tensor, n: int, least: int, too_little: TooLittle, generator: torch.Generator) -> Parts:
-    """The examples of every client, from the client of every example."""
-    check_count("least", least, 0)
-    if too_little not in ("error", "top_up"):
-        raise ValueError(f"too_little must be 'error' or 'top_up', found {too_little!r}")
-    if len(clients) < n * least:
-        raise ValueError(f"data must have n * least = {n * least} examples or more, found {len(clients)}")
-    if too_little == "top_up":
-        clients = _topped_up(clients, n, least, generator)
-    sizes = clients.bincount(minlength=n)
-    if sizes.min() < least:
-        raise ValueError(
-            f"every client must have at least {least} examples (least), found {int(sizes.min())} for client"
-            f" {int(sizes.argmin())}, and too few for {int((sizes < least).sum())} of {n} clients; ask for fewer"
-            " clients, a smaller least, another seed, or too_little='top_up'"
-        )
-    return tuple(clients.argsort(stable=True).split(sizes.tolist()))
-
-
-def _topped_up(clients: Tensor, n: int, least: int, generator: torch.Generator) -> Tensor:
-    """Move as few examples as possible, from the largest clients, so that every client has ``least``."""
-    sizes = clients.bincount(minlength=n)
-    lacking = (least - sizes).clamp(min=0)
-    given = _given_by_the_largest(sizes, int(lacking.sum()))
-    moved = _random_ranks(clients, generator) < given[clients]
-    takers = torch.arange(n).repeat_interleave(lacking)
-    topped_up = clients.clone()
-    topped_up[moved] = takers[torch.randperm(len(takers), generator=generator)]
-    return topped_up
-
-
-def _given_by_the_largest(sizes: Tensor, total: int) -> Tensor:
-    """How many examples each client gives if the largest one gives one, ``total`` times over."""
-
-    def above(level: int) -> Tensor:
-        return (sizes - level).clamp(min=0)
-
-    level = bisect_right(range(int(sizes.max()) + 1), -total, key=lambda level: -int(above(level).sum())) - 1
-    given = above(level)
-    too_many = int(given.sum()) - total
-    given[given.nonzero().flatten()[:too_many]] -= 1
-    return given
+    return parts_of(renumbered[owners], n, least, too_little, generator)

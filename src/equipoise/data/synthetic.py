@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from equipoise.arguments import check_count
 from equipoise.data.dataset import Dataset
-from equipoise.random_graphs import check_count
 from equipoise.randomness import stream
 
 

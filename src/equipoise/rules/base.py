@@ -12,7 +12,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.inbox import Inbox, describe, is_floating
+from equipoise.arguments import describe, is_floating
+from equipoise.inbox import Inbox
 from equipoise.types import Aggregated, RoundInputs
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.inbox import Inbox, describe
+from equipoise.arguments import describe
+from equipoise.inbox import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
 from equipoise.types import Aggregated
 

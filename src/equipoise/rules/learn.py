@@ -11,7 +11,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.inbox import Inbox, describe
+from equipoise.arguments import describe
+from equipoise.inbox import Inbox
 from equipoise.mixing import mix
 from equipoise.rules.base import as_batch, as_tolerated, check_strict, needed
 from equipoise.rules.trimmed_mean import TrimmedMean

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.inbox import Inbox, describe
+from equipoise.arguments import describe
+from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import column_blocks
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
 

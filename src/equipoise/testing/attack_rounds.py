@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.arguments import describe
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.inbox import describe
 
 BOTH_DTYPES = (torch.float32, torch.float64)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 from equipoise.testing import attack_laws as functions
 from equipoise.testing.attack_rounds import attacked_rounds, examples
 from equipoise.testing.breaking import Law, chosen, try_to_break

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from equipoise.random_graphs import check_count
+from equipoise.arguments import check_count
 
 CaseT = TypeVar("CaseT")
 

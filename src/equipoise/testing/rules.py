@@ -9,8 +9,9 @@ import torch
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
+from equipoise.arguments import describe
 from equipoise.exchange import converse
-from equipoise.inbox import Inbox, describe
+from equipoise.inbox import Inbox
 from equipoise.testing import laws as functions
 from equipoise.testing.breaking import Law, chosen, try_to_break
 from equipoise.testing.rounds import Round, rounds

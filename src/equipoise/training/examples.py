@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 
 Pair = tuple[Tensor, Tensor]
 

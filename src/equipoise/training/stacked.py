@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 from equipoise.parameters import entries_of, flatten
 from equipoise.training.batched import apply_stacked, is_linear
 

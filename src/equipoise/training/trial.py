@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.inbox import describe
+from equipoise.arguments import describe
 from equipoise.parameters import entries_of
 from equipoise.training.losses import BatchLoss
 from equipoise.training.stacked import Replica, Stacked

@@ -1,0 +1,74 @@
+"""What a caller may give for an argument, and how an error calls what was found instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
+
+
+def describe(x: object) -> str:
+    """A tensor's dtype and shape, or the type of something else, for error messages."""
+    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def is_floating(x: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise unless ``value`` is an integer in range."""
+    if not isinstance(value, int | np.integer) or value < least or (most is not None and value > most):
+        expected = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise unless ``value`` is a number from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, found {value}")
+
+
+def check_range(name: str, ids: Tensor, least: int, end: int | None) -> None:
+    """Raise unless all ids are in range."""
+    if ids.numel() and (ids.min() < least or (end is not None and ids.max() >= end)):
+        expected = f"at least {least}" if end is None else f"from {least} to {end - 1}"
+        found = f"{ids.min()}" if ids.min() == ids.max() else f"{ids.min()} to {ids.max()}"
+        raise ValueError(f"{name} must be {expected}, found {found}")
+
+
+def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tensor:
+    """A set of clients, given as nothing, a bool mask (n,) or ids, as a bool mask (n,).
+
+    >>> from equipoise.arguments import as_mask
+    >>> as_mask([0, 2], 4)
+    tensor([ True, False,  True, False])
+    """
+    if clients is None:
+        return torch.zeros(n, dtype=torch.bool)
+    chosen = as_tensor(clients, f"{name} must be a bool mask of shape ({n},) or client ids")
+    if chosen.dtype == torch.bool and chosen.shape == (n,):
+        return chosen
+    if chosen.dim() != 1 or chosen.dtype == torch.bool or (chosen.is_floating_point() and chosen.numel()):
+        raise ValueError(f"{name} must be a bool mask of shape ({n},) or client ids, found {describe(chosen)}")
+    ids, times = chosen.long().unique(return_counts=True)
+    check_range(name, ids, 0, n)
+    if len(ids) < len(chosen):
+        raise ValueError(f"{name} must name every client once, found client {ids[times > 1][0]} more than once")
+    return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill(0, ids, True)
+
+
+def as_tensor(values: Any, expected: str) -> Tensor:
+    """A tensor, an array or an iterable as a tensor, or an error that says what was expected."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.as_tensor(np.array(values if isinstance(values, np.ndarray) else list(values), order="C"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{expected}, found {values!r:.100}") from error

@@ -1,0 +1,74 @@
+"""What is sent, and how long it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from equipoise.history import History
+from equipoise.plots.style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
+    r"""What a client sends in a round, and how long aggregation takes for all clients: a bar for each history.
+
+    A scale is logarithmic if its bars span two decades.
+
+    >>> from equipoise import plots
+    >>> from equipoise.history import History, Round
+    >>> runs = {"Krum": History(2, rounds=[Round(0, values={"bytes": 4e6}, seconds={"aggregate": 0.003})])}
+    >>> sent, took = plots.cost_bars(runs)
+    >>> sent.texts[0].get_text(), sent.get_xlabel()
+    ('4', 'sent per client\nand round (MB)')
+    >>> took.texts[0].get_text(), took.get_xlabel()
+    ('3', 'aggregation\nper round (ms)')
+    """
+    check_histories(histories)
+    if axes is None:
+        size = (COLUMN, 0.6 + 0.15 * len(histories))
+        _, axes = pyplot().subplots(1, 2, figsize=size, sharey=True, layout="constrained")
+    sent, took = axes
+    summaries = [history.summary() for history in histories.values()]
+    values = [summary.get("bytes", math.nan) for summary in summaries]
+    _bars(sent, list(histories), values, {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}, "sent per client\nand round")
+    values = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
+    _bars(took, list(histories), values, {"µs": 1e-6, "ms": 1e-3, "s": 1}, "aggregation\nper round")
+    took.tick_params(labelleft=False)
+    return sent, took
+
+
+def _bars(ax: Axes, names: list[str], values: list[float], units: Mapping[str, float], label: str) -> None:
+    """Horizontal bars with their values beside them, in the largest unit in which the longest is at least 1."""
+    axes_for(ax, 0)
+    known = [x for x in values if math.isfinite(x) and x > 0] or [1.0]
+    unit = _unit(units, max(known))
+    lengths = [x / units[unit] if math.isfinite(x) else 0.0 for x in values]
+    ax.barh(range(len(names)), lengths, height=0.7, color=BENIGN)
+    _set_width(ax, min(known) / units[unit], max(known) / units[unit])
+    for row, (length, value) in enumerate(zip(lengths, values, strict=True)):
+        place = (max(length, ax.get_xlim()[0]), row)
+        text = "n/a" if math.isnan(value) else short(value / units[unit])
+        ax.annotate(text, place, (2, 0), textcoords="offset points", fontsize=6, va="center")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0, labelsize=7 if max(map(len, names)) <= 20 else 6)
+    ax.set_xlabel(f"{label} ({unit})", fontsize=7, labelpad=2)
+
+
+def _unit(units: Mapping[str, float], longest: float) -> str:
+    """The largest unit that is not larger than the longest value, or else the smallest one."""
+    fitting = [unit for unit in units if units[unit] <= longest]
+    return max(fitting, key=units.__getitem__) if fitting else min(units, key=units.__getitem__)
+
+
+def _set_width(ax: Axes, low: float, high: float) -> None:
+    """Room for bars from ``low`` to ``high`` and for the numbers beside them."""
+    if high >= 100 * low:
+        ax.set_xscale("log")
+        ax.set_xlim(low / 2, high * (high / low) ** 0.6)
+    else:
+        ax.set_xlim(0, 1.5 * high)

@@ -1,0 +1,55 @@
+"""What a simulator is made of, checked before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from equipoise.arguments import check_count, describe
+from equipoise.attacks.combinations import poisoners
+from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
+
+
+def check_options(models: object, total: object, every: object, metrics: object) -> None:
+    """Raise unless models are stacked, counts are counts, and metrics have names."""
+    if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
+        raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
+    if total is not None:
+        check_count("total", total, 1)
+    if isinstance(every, int):
+        check_count("every", every, 1)
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
+
+
+def check_rule(rule: object) -> None:
+    """Raise unless it is a rule, or None."""
+    if isinstance(rule, type):
+        raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
+    if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
+        raise ValueError(f"rule must be a rule, found {describe(rule)}")
+
+
+def check_attack(attack: object, malicious: object) -> None:
+    """Raise unless it is an attack, and somebody is there to carry it out, or None."""
+    if isinstance(attack, type):
+        raise ValueError(f"attack must be an attack, found the class {attack.__name__}; {attack.__name__}() makes one")
+    if attack is not None and not isinstance(attack, DataAttack | MessageAttack):
+        raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+    if attack is not None and malicious is None:
+        raise ValueError("malicious must say which clients attack, found None; [] is nobody")
+
+
+def poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
+    """The trainer, with poisoned data where the attack is one on data."""
+    clients = malicious.nonzero().flatten().tolist()
+    if attack is None or not any(poisoners(attack, client) for client in clients):
+        return trainer
+    if not hasattr(trainer, "poisoned"):
+        raise ValueError(
+            f"trainer must have a method poisoned(attack, malicious), as LocalSGD has, for {type(attack).__name__}, "
+            f"an attack on data, found {type(trainer).__name__}"
+        )
+    changed: Trainer = trainer.poisoned(attack, malicious)
+    return changed

@@ -1,0 +1,79 @@
+"""What clients send each other in one round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks.knowledge import Knowledge
+from equipoise.exchange import converse
+from equipoise.inbox import Inbox
+from equipoise.metrics import acceptance
+from equipoise.randomness import stream
+from equipoise.simulation.stopwatch import Stopwatch
+from equipoise.topology import Topology
+from equipoise.types import Aggregated, Aggregator, MessageAttack, MultiExchange, RoundInputs
+
+if TYPE_CHECKING:
+    from equipoise.simulator import Simulator
+
+Rule = Aggregator | MultiExchange
+
+
+class Messages:
+    """The messages of one round: forged, delivered and counted."""
+
+    def __init__(
+        self, simulator: Simulator, topology: Topology, rule: Rule, inputs: RoundInputs, watch: Stopwatch
+    ) -> None:
+        self.simulator, self.topology, self.rule, self.inputs = simulator, topology, rule, inputs
+        self.watch, self.count = watch, 0
+
+    def converse(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
+        """All exchanges of the round: the models to mix with, and the aggregates."""
+        seconds = self.watch.seconds
+        with self.watch.phase("aggregate"):
+            own, out = converse(self.rule, trained, self.deliver, **self.inputs)
+        seconds["aggregate"] -= seconds.get("forge", 0.0) + seconds.get("deliver", 0.0)
+        return own, out
+
+    def deliver(self, sent: Tensor) -> Inbox:
+        """What everybody receives: the truth, or what malicious clients say instead."""
+        simulator = self.simulator
+        with self.watch.phase("forge"):
+            lies = None
+            if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
+                lies = simulator.attack.forge(self._known(sent))
+        with self.watch.phase("deliver"):
+            keep = simulator.keep_nonfinite
+            self.inbox: Inbox = self.topology.deliver(sent, lies, simulator.malicious, keep_nonfinite=keep)
+        self.count += 1
+        return self.inbox
+
+    def _known(self, sent: Tensor) -> Knowledge:
+        """Everything: updates, if they are what is sent, start from nothing."""
+        simulator, t = self.simulator, self.simulator.t
+        says = getattr(self.rule, "sends_updates", None)
+        updates = says is not None and says(self.count, t)
+        return Knowledge(
+            models=sent,
+            topology=self.topology,
+            malicious=simulator.malicious,
+            previous=torch.zeros_like(sent) if updates else simulator.models,
+            rule=self.rule,
+            inputs=self.inputs,
+            generator=stream(simulator.seed, "attack", t, self.count),
+        )
+
+    def values(self, out: Aggregated) -> dict[str, float]:
+        """How much was sent, and whose messages were accepted."""
+        senders, receivers = self.topology.edges().T
+        messages = torch.bincount(senders[senders != receivers], minlength=self.topology.n)
+        size = self.count * self.inbox.bank.shape[1] * self.inbox.bank.element_size()
+        values = {"bytes": size * float(messages.double().mean()), "bytes_max": float(size * messages.max())}
+        rates = acceptance(out.weights, self.inbox, self.simulator.malicious)
+        if rates is not None:
+            values |= dict(zip(("accepted_benign", "accepted_malicious"), rates, strict=True))
+        return values

@@ -1,0 +1,36 @@
+"""What models cost on batches, for one client or for several at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.training.examples import Batch
+from equipoise.training.losses import BatchLoss
+from equipoise.training.stacked import Stacked
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Stacked ``models (c, d)`` are read and ``losses (c,)`` are written, both in the rows of a batch only."""
+
+    architecture: Stacked
+    loss: BatchLoss
+    models: Tensor
+    losses: Tensor
+
+    @torch.no_grad()
+    def together(self, batch: Batch) -> None:
+        """Judge all models of a batch in the same operations."""
+        parts = self.architecture.parts(self.models.index_select(0, batch.rows))
+        self.losses[batch.rows] = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)
+
+    @torch.no_grad()
+    def alone(self, batch: Batch) -> None:
+        """Judge the one model of a batch."""
+        row = int(batch.rows)
+        with self.architecture.replica() as replica:
+            replica.vector.copy_(self.models[row])
+            self.losses[row] = self.loss(replica.module(batch.x[0]), batch.y[0])
