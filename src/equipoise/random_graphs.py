@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
-from equipoise.arguments import Clients, as_mask
-from equipoise.arguments import check_count as check_count
-from equipoise.arguments import check_probability as check_probability
+from equipoise.arguments import Clients, as_mask, check_count, check_probability
 
 TRIES = 1000
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from equipoise.arguments import check_count, check_probability
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES, regular
 from equipoise.experiments.tasks import TASKS, Task
-from equipoise.random_graphs import check_count, check_probability
 
 PARTITIONS = "iid, natural, three-classes or p=0.8 and the like"
 WINDOWS = ("all", "first-half", "second-half")
