@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.showing import as_call
+from equipoise.showing import describe as describe
 
 
 class Group(NamedTuple):
@@ -45,6 +47,8 @@ class Inbox:
     mask: Tensor = None  # type: ignore[assignment]  # all present
     senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
     keep_nonfinite: bool = False
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.mask is None and isinstance(self.slots, Tensor):
@@ -196,8 +200,3 @@ def _is_model(message: object, like: Tensor) -> bool:
 def is_floating(x: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor of floating-point numbers."""
     return isinstance(x, Tensor) and x.is_floating_point()
-
-
-def describe(x: object) -> str:
-    """A tensor's dtype and shape, or the type of something else, for error messages."""
-    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.inbox import describe
 from equipoise.kernels.blocks import new_output
+from equipoise.showing import as_call
 
 Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
@@ -39,6 +40,8 @@ class Lies:
     senders: Tensor
     receivers: Tensor
     which: Tensor = None  # type: ignore[assignment]  # one row per entry
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.rows.dim() != 2 or not self.rows.is_floating_point():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equipoise.inbox import describe
 from equipoise.random_graphs import check_count
+from equipoise.showing import as_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,8 @@ class Dataset:
     classes: int | None = None
     owners: Tensor | None = None
     name: str = ""
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.classes is not None:

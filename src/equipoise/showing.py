@@ -1,0 +1,29 @@
+"""How objects are shown to people: like the call that makes them, without addresses in memory."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+
+def describe(x: object) -> str:
+    """A tensor's dtype and shape, or the type of something else, for error messages."""
+    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def as_call(made: Any) -> str:
+    """A dataclass as the call that makes it: functions by name, tensors by dtype and shape.
+
+    >>> eq.Balance(gamma=0.5)
+    Balance(gamma=0.5, kappa=1.0, progress=None)
+    """
+    arguments = (f"{field.name}={_shown(getattr(made, field.name))}" for field in fields(made) if field.repr)
+    return f"{type(made).__name__}({', '.join(arguments)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return describe(value)
+    return getattr(value, "__qualname__", None) or repr(value)
