@@ -60,7 +60,7 @@ def after(data, rule):
         inbox = graph.deliver(own, lies=torch.randn_like(own), malicious=[0])
         out = rule(own, inbox, t=epoch, total=EPOCHS)
         mixed = eq.mix(own, out.model, alpha=0.5)
-        models = [eq.unflatten(vector, model) for vector, model in zip(mixed, models, strict=True)]
+        eq.unstack_models(mixed, models)
     return models
 
 
