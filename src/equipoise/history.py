@@ -20,6 +20,7 @@ from equipoise.replacing import replacing
 
 FORMAT = 1  # of saved histories
 COLUMNS = ("round", "client", "malicious", "metric", "value")  # of the tidy table
+ADVICE = "check initial models, learning rate and the rule's limit"
 Number = TypeVar("Number", int, float)
 
 
@@ -58,6 +59,17 @@ class Round:
         if not isinstance(other, Round):
             return NotImplemented
         return self.to_dict() | {"seconds": None} == other.to_dict() | {"seconds": None}
+
+    @property
+    def alone(self) -> bool:
+        """Whether benign clients received messages and accepted none, so that everybody trained alone.
+
+        >>> Round(0, values={"accepted_benign": 0.0, "accepted_malicious": torch.nan}).alone
+        True
+        """
+        rates = [self.values.get(f"accepted_{who}", math.nan) for who in ("benign", "malicious")]
+        known = [rate for rate in rates if not math.isnan(rate)]
+        return bool(known) and not any(known)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as strict JSON has them: what is not finite is the string nan, inf or -inf."""
@@ -148,6 +160,8 @@ class History:
     def __str__(self) -> str:
         head = f"{self.n} clients, {len(self.malicious)} malicious, {len(self)} rounds"
         table = {name: f"{value:.4g}" for name, value in self.summary().items() if name != "rounds"}
+        if any(one.alone for one in self):
+            table["alone"] += f" of {len(self)} rounds, in which benign clients accepted nobody: {ADVICE}"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
@@ -213,7 +227,8 @@ class History:
         For every metric, ``max_`` and ``mean_`` over benign clients where it was measured last, and ``tail_``, the mean
         of the maxima in the last 5 % of rounds, at least of the last one: one round can be a lottery. ``consensus``
         is that of the last round. All other values of the whole system are means over rounds; an ``accepted_`` rate
-        of NaN says that there was no such message, and is left out. ``train_seconds`` and the like are per round, and
+        of NaN says that there was no such message, and is left out. ``train_seconds`` and the like are per round.
+        ``alone`` is the number of rounds in which there were messages and no benign client accepted any, and
         ``diverged`` is a number of benign clients.
         """
         found: dict[str, float] = {"rounds": len(self)}
@@ -228,6 +243,8 @@ class History:
             found[name] = values[-1] if name == "consensus" else _mean(values)
         for phase in dict.fromkeys(phase for one in self for phase in one.seconds):
             found[f"{phase}_seconds"] = sum(one.seconds.get(phase, 0.0) for one in self) / len(self)
+        if "accepted_benign" in found:
+            found["alone"] = sum(one.alone for one in self)
         return found | {"diverged": len(self.diverged)}
 
     def _tail(self, metric: str) -> float:
