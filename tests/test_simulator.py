@@ -368,6 +368,17 @@ def test_a_run_that_diverges_goes_on_and_says_so() -> None:
     assert "diverged             8, the first in round 0" in str(history)
 
 
+def test_clients_that_accept_nobody_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    strangers = torch.randn(N, D, dtype=torch.float64)
+    run = simulator(eq.Balance(gamma=0.01), models=strangers)
+    history = run.run(progress=True)
+    assert "nobody accepted" in capsys.readouterr().err
+    assert history.summary()["alone"] == len(history)
+    (line,) = [line for line in str(history).splitlines() if line.startswith("alone")]
+    assert "5 of 5 rounds, in which benign clients accepted nobody: check initial models, learning rate" in line
+    assert simulator(eq.FedAvg(), models=strangers).run().summary()["alone"] == 0
+
+
 def test_the_given_models_are_not_touched() -> None:
     start = torch.ones(N, D, dtype=torch.float64)
     noisy(eq.FedAvg(), models=start).run()
