@@ -64,7 +64,8 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     """
     entries = entries_of(module, "module", buffers)
     if not isinstance(vector, Tensor) or vector.dim() != 1 or not vector.is_floating_point():
-        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}")
+        hint = "; unstack_models takes several" if isinstance(vector, Tensor) and vector.dim() == 2 else ""
+        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}{hint}")
     _check_length(vector, entries)
     for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
         entry.tensor.copy_(part.view(entry.tensor.shape))

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def describe(x: object) -> str:
     """A tensor's dtype and shape, or the type of something else, for error messages."""
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def way_to_a_vector(x: object, name: str) -> str:
+    """What to do about something that is given for a model and is no floating-point tensor, for error messages."""
+    if isinstance(x, nn.Module):
+        return "; flatten(module) makes one"
+    if isinstance(x, Mapping):
+        return "; load a state_dict into a module, and flatten that"
+    if isinstance(x, Tensor):
+        return "" if x.is_floating_point() else f"; {name}.float() makes one"
+    return "; take its .model" if hasattr(x, "model") else f"; torch.tensor({name}) makes one"
 
 
 def as_call(made: Any) -> str:
