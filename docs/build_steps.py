@@ -37,8 +37,8 @@ downloads nothing. Start with the first, or with the fourth if you have a traini
 ```
 """
 CARD = """:::{{figure}} ../_generated/example-{number}.svg
-:target: {page}.html
 :alt: A drawing of what the example is about.
+:target: {page}.html
 
 **[{title}]({page}.ipynb)**<br>{text}
 :::"""
