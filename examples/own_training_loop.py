@@ -36,8 +36,8 @@ def make_loader(data):
     return DataLoader(data, batch_size=32, shuffle=True)
 
 
-def make_optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def make_optimizer(model, lr=0.1):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
 def train(model, loader, optimizer):
