@@ -418,7 +418,7 @@ def test_progress_shows_the_worst_error(capsys: pytest.CaptureFixture[str]) -> N
         ({"models": torch.ones(N)}, r"models must be a floating-point tensor of shape \(n, d\), found float32 \(10,\)"),
         ({"topology": eq.Topology.ring(4)}, "topology must be a Topology of 10 clients, as models has, found 4 cl"),
         ({"topology": lambda t: "ring"}, "topology must be a Topology of 10 clients, as models has, found str"),
-        ({"rule": "Balance"}, "rule must be a rule, found str"),
+        ({"rule": "Balance"}, r"rule must be a rule such as Median\(\), found str"),
         ({"trainer": lambda models, t: models[:3]}, r"trainer must return models like float64 \(10, 7\), found .*3, 7"),
         ({"malicious": [10]}, "malicious must be from 0 to 9, found 10"),
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\], found 1.5"),
