@@ -65,6 +65,7 @@ html_css_files = ["equipoise.css"]
 html_favicon = "_static/logo.svg"
 pygments_dark_style = "github-dark"
 html_copy_source = False
+html_use_index = html_domain_indices = False  # the API pages and the search do that
 html_math_renderer = "mathml"  # see build_steps: no script, no network
 html_theme_options = {
     "light_logo": "logo.svg",

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import matplotlib
+import thumbnails
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,8 +21,13 @@ def draw_all(folder):
     with matplotlib.rc_context(STYLE):
         for name, (topology, malicious) in graphs().items():
             save(graph(topology, malicious), folder / f"{name}.svg")
-        save(under_attack(), folder / "under-attack.svg")
+        save(graph(*graphs()["regular-20"], legend=True), folder / "clients.svg")
+        histories = train_three()
+        for name, picture in of_histories(histories).items():
+            save(picture, folder / f"{name}.svg")
         save(accepted_ball(), folder / "balance.svg")
+        for name, thumbnail in thumbnails.draw(histories).items():
+            thumbnail.savefig(folder / f"{name}.svg", metadata={"Date": None})  # all of one size
 
 
 def save(figure, path):
@@ -44,14 +50,16 @@ def graphs():
     return found
 
 
-def graph(topology, malicious):
-    figure = Figure(figsize=(2.7, 2.7), layout="constrained")
-    eq.plots.graph(topology, malicious, figure.subplots())
+def graph(topology, malicious, legend=False):
+    figure = Figure(figsize=(3.4, 3.5) if legend else (2.7, 2.7), layout="constrained")
+    ax = eq.plots.graph(topology, malicious, figure.subplots())
+    if not legend:
+        ax.get_legend().remove()
     return figure
 
 
-def under_attack():
-    """What becomes of the worst benign client, by three rules, while a fifth of all clients lies."""
+def train_three():
+    """Histories of three rules, while a fifth of all clients lies."""
     digits = eq.data.digits()
     clients = digits.split(eq.data.by_group(digits, N, p=0.5))
     malicious = eq.draw_malicious(N, 0.2)
@@ -70,9 +78,23 @@ def under_attack():
             every=4,
         )
         histories[type(rule).__name__] = simulator.run(100)
-    figure = Figure(figsize=(3.6, 3.3), layout="constrained")
-    eq.plots.error_over_rounds(histories, ax=figure.subplots())
-    return figure
+    return histories
+
+
+def of_histories(histories):
+    """What ``eq.plots`` draws of them."""
+    plots, costs = eq.plots, Figure((3.4, 1.3), layout="constrained")
+    plots.cost_bars(histories, costs.subplots(1, 2, sharey=True))
+    return {
+        "under-attack": plots.error_over_rounds(histories, ax=axes(3.4, 3.5)).figure,
+        "per-client": plots.error_per_client(histories["Median"], ax=axes(3.4, 2.3)).figure,
+        "acceptance": plots.acceptance_over_rounds(histories["Balance"], ax=axes(3.4, 2.3)).figure,
+        "costs": costs,
+    }
+
+
+def axes(width, height):
+    return Figure((width, height), layout="constrained").subplots()
 
 
 def accepted_ball():

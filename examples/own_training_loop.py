@@ -23,12 +23,21 @@ def load():
     """Training and test examples of handwritten digits."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    return random_split(TensorDataset(x, torch.tensor(labels)), [0.8, 0.2], torch.Generator().manual_seed(0))
+    data, generator = TensorDataset(x, torch.tensor(labels)), torch.Generator()
+    return random_split(data, [0.8, 0.2], generator.manual_seed(0))
 
 
 def make_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def make_loader(data):
+    return DataLoader(data, batch_size=32, shuffle=True)
+
+
+def make_optimizer(model, lr=0.1):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
 def train(model, loader, optimizer):
@@ -50,8 +59,8 @@ def error(model, test):
 
 def after(data, rule):
     models = [make_model() for _ in range(8)]
-    loaders = [DataLoader(part, batch_size=32, shuffle=True) for part in random_split(data, [1 / 8] * 8)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in models]
+    loaders = [make_loader(part) for part in random_split(data, [1 / 8] * 8)]
+    optimizers = [make_optimizer(model) for model in models]
     graph = eq.Topology.regular(8, 4, seed=0, malicious=[0])
     for epoch in range(EPOCHS):
         for model, loader, optimizer in zip(models, loaders, optimizers, strict=True):
@@ -60,7 +69,7 @@ def after(data, rule):
         inbox = graph.deliver(own, lies=torch.randn_like(own), malicious=[0])
         out = rule(own, inbox, t=epoch, total=EPOCHS)
         mixed = eq.mix(own, out.model, alpha=0.5)
-        models = [eq.unflatten(vector, model) for vector, model in zip(mixed, models, strict=True)]
+        eq.unstack_models(mixed, models)
     return models
 
 

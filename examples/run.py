@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 SECONDS = 120  # for one cell
 STRICT = """import warnings
 warnings.simplefilter("error")
-warnings.filterwarnings("default", module="ipykernel")  # what the kernel itself does is not ours
+warnings.filterwarnings("default", module=".*(ipykernel|matplotlib_inline)")  # what the kernel itself does is not ours
 """
 
 

@@ -184,13 +184,14 @@ def balance(
     *,
     gamma: float = 0.3,
     kappa: float = 1.0,
-    progress: Callable[[int, int], float] = lambda t, total: t / total,
+    progress: Callable[[int, int], float] | None = None,
     t: int = 0,
     total: int = 1,
     **_: Any,
 ) -> Answer:
     """Eq. 3 and Alg. 3: average the w_j with ||own - w_j|| <= gamma * exp(-kappa * lambda(t)) * ||own||."""
-    decay = math.exp(-kappa * progress(t, total)) if kappa else 1.0
+    passed = progress(t, total) if progress else t / total
+    decay = math.exp(-kappa * passed) if kappa else 1.0
     threshold = gamma * decay * norm(own)
     accepted = [p for p in present(messages) if norm(own - messages[p].vector) <= threshold]
     return mean_of(own, messages, accepted)

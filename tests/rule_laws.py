@@ -12,18 +12,24 @@ from equipoise import Inbox
 from equipoise.testing.comparing import TOLERANCE, require_same_weights
 
 
+def balance_limit(rule: Any, t: int, total: int) -> float:
+    """gamma * exp(-kappa * progress(t, total)), where progress is t / total unless given."""
+    passed = rule.progress(t, total) if rule.progress else t / total
+    return float(rule.gamma * math.exp(-rule.kappa * passed))
+
+
 def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
     """Whatever is sent, ||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||."""
     moved = (rule(own, inbox, t=t, total=total, **inputs).model.double() - own.double()).norm(dim=1)
     sizes = own.double().norm(dim=1)
-    radius = rule.gamma * math.exp(-rule.kappa * rule.progress(t, total)) * sizes
+    radius = balance_limit(rule, t, total) * sizes
     assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), f"moved by {moved}, allowed {radius}"
 
 
 def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
     """Accepted is what is within the threshold, each with the same weight, whatever else was sent."""
     weights = rule(own, inbox, t=t, total=total, **inputs).weights
-    fraction = rule.gamma * math.exp(-rule.kappa * rule.progress(t, total))
+    fraction = balance_limit(rule, t, total)
     for i in range(len(own)):
         accepted = weights[i] > 0
         distances = (inbox.bank[inbox.slots[i]].double() - own[i].double()).norm(dim=1)

@@ -74,6 +74,12 @@ def test_cells_have_names_of_their_own(notebook: Path) -> None:
 
 
 @by_name
+def test_code_that_is_shown_fits_into_the_column_of_the_docs(notebook: Path) -> None:
+    shown = [cell["source"] for cell in cells(notebook) if cell["cell_type"] == "code" and not cell["metadata"]]
+    assert [line for source in shown for line in source if len(line.rstrip()) > 90] == []
+
+
+@by_name
 def test_notebooks_check_what_they_say_at_the_end(notebook: Path) -> None:
     last = cells(notebook)[-1]
     assert last["metadata"] == {"tags": ["hide-cell"]}

@@ -74,9 +74,31 @@ def test_summary_worked_by_hand() -> None:
             "train_seconds": 0.3,
             "aggregate_seconds": 0.1,
             "measure_seconds": 8 * 0.8 / 40,
+            "alone": 0,
             "diverged": 0,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("benign", "malicious", "alone"),
+    [
+        (0.0, 0.0, True),
+        (0.0, math.nan, True),  # nobody lies
+        (math.nan, 0.0, True),
+        (0.0, 0.25, False),  # lies only
+        (0.25, 0.0, False),
+        (math.nan, math.nan, False),  # no messages
+    ],
+)
+def test_who_accepts_nobody_is_alone(benign: float, malicious: float, alone: bool) -> None:
+    one = Round(0, values={"accepted_benign": benign, "accepted_malicious": malicious})
+    assert one.alone is alone
+    assert not Round(0).alone, "a rule without weights does not tell"
+    history = History(1, rounds=[one, Round(1, values={"accepted_benign": 1.0})])
+    assert history.summary()["alone"] == alone
+    said = "alone               1 of 2 rounds, in which benign clients accepted nobody: check initial models, "
+    assert (f"\n{said}learning rate and the rule's limit\n" in str(history)) is alone
 
 
 @pytest.mark.parametrize(

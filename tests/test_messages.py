@@ -54,31 +54,32 @@ TENSORS: dict[str, Mistake] = {
     ),
     "own as a list": (
         lambda: MEDIAN([1.0, 2.0, 3.0], RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found list",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found list; torch.tensor(own) makes one",
     ),
     "own as an array": (
         lambda: MEDIAN(np.ones(3), RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found ndarray",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found ndarray; torch.tensor(own) makes one",
     ),
     "own as a state_dict": (
         lambda: MEDIAN(LAYER.state_dict(), RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found OrderedDict",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found OrderedDict; "
+        "load a state_dict into a module, and flatten that",
     ),
     "own as a module": (
         lambda: MEDIAN(LAYER, RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found Linear",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found Linear; flatten(module) makes one",
     ),
     "another length": (
         lambda: MEDIAN(OWN, torch.ones(2, 4)),
-        "own and received must have the same d > 0, found own d=3, received d=4",
+        "own and received must have the same d > 0, found own d=3, received d=4; models must be of one architecture",
     ),
     "another dtype": (
         lambda: MEDIAN(OWN, RECEIVED.double()),
-        "own and received must have the same dtype, found torch.float32 and torch.float64",
+        "own and received must have the same dtype, found torch.float32 and torch.float64; bring both to one with .to",
     ),
     "integers": (
         lambda: MEDIAN(OWN.long(), RECEIVED.long()),
-        "own must be a floating-point tensor of shape (d,) or (n, d), found int64 (3,)",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found int64 (3,); own.float() makes one",
     ),
     "integer models": (
         lambda: RING.deliver(MODELS.long()),
@@ -106,11 +107,11 @@ TENSORS: dict[str, Mistake] = {
     ),
     "another device": (
         lambda: MEDIAN(OWN, RECEIVED.to("meta")),
-        "own and received must have the same device, found cpu and meta",
+        "own and received must have the same device, found cpu and meta; received.to(own) moves it",
     ),
     "a graph's inbox on another device": (
         lambda: MEDIAN(MODELS.to("meta"), RING.deliver(MODELS)),
-        "own and received must have the same device, found meta and cpu",
+        "own and received must have the same device, found meta and cpu; bring both to one with .to",
     ),
     "mixing across devices": (
         lambda: eq.mix(OWN, OWN.to("meta")),
@@ -248,16 +249,25 @@ MODULES: dict[str, Mistake] = {
     ),
     "all models into one module": (
         lambda: eq.unflatten(MODELS, LAYER),
-        "vector must be a floating-point tensor of shape (d,), found float32 (4, 3)",
+        "vector must be a floating-point tensor of shape (d,), found float32 (4, 3); unstack_models takes several",
     ),
     "another model's vector": (
         lambda: eq.unflatten(torch.ones(4), LAYER),
         "vector must have 3 elements, one per parameter of module, found 4: "
         "it goes on after the last parameter, 'bias'",
     ),
+    "modules for some of the models": (
+        lambda: eq.unstack_models(MODELS, [LAYER]),
+        "modules must be one per row of models, expected 4, found 1",
+    ),
+    "one module for all models": (
+        lambda: eq.unstack_models(MODELS, [LAYER] * 4),
+        "modules must not share parameters, found parameter 'weight' of modules[1] in modules[0]; "
+        "copy.deepcopy makes another",
+    ),
     "the whole answer of a rule": (
         lambda: eq.mix(OWN, MEDIAN(OWN, RECEIVED)),  # type: ignore[arg-type]
-        "model must be a floating-point tensor of shape (d,) or (n, d), found Aggregated",
+        "model must be a floating-point tensor of shape (d,) or (n, d), found Aggregated; take its .model",
     ),
     "loaders": (
         lambda: train([DataLoader(TensorDataset(*PAIR))] * 4),
@@ -278,7 +288,7 @@ PARTS: dict[str, Mistake] = {
         lambda: simulate(rule=eq.Median),
         "rule must be a rule, found the class Median; Median() makes one",
     ),
-    "a name for a rule": (lambda: simulate(rule="median"), "rule must be a rule, found str"),
+    "a name for a rule": (lambda: simulate(rule="median"), "rule must be a rule such as Median(), found str"),
     "a class for an attack": (
         lambda: simulate(attack=eq.attacks.Gaussian, malicious=[0]),
         "attack must be an attack, found the class Gaussian; Gaussian() makes one",

@@ -1,4 +1,4 @@
-"""flatten, unflatten and stack_models: nothing is lost, reordered, or written where it does not belong."""
+"""flatten, unflatten, and both for many: nothing is lost, reordered, or written where it does not belong."""
 
 from __future__ import annotations
 
@@ -304,6 +304,56 @@ class TestStackModels:
         assert eq.stack_models(clients).shape == (2, 4)
         with pytest.raises(ValueError, match=r"expected buffer 'running_mean', float32 \(2,\) on cpu, found no more"):
             eq.stack_models(clients, buffers=True)
+
+
+class TestUnstackModels:
+    @pytest.mark.parametrize("buffers", [False, True])
+    def test_undoes_stack_models_in_the_same_modules(self, buffers: bool) -> None:
+        clients = [network() for _ in range(3)]
+        models = torch.randn_like(eq.stack_models(clients, buffers=buffers))
+        parameters = [id(x) for client in clients for x in client.parameters()]
+        found = eq.unstack_models(models, iter(clients), buffers=buffers)
+        assert all(a is b for a, b in zip(found, clients, strict=True))
+        assert [id(x) for client in clients for x in client.parameters()] == parameters
+        assert torch.equal(eq.stack_models(clients, buffers=buffers), models)
+
+    def test_modules_may_differ_in_layout_and_dtype(self) -> None:
+        first, second = nn.Linear(3, 2), nn.Linear(7, 1, dtype=torch.float64)
+        eq.unstack_models(torch.arange(16.0).view(2, 8), [first, second])
+        assert eq.flatten(first).tolist() == [*range(8)]
+        assert eq.flatten(second).tolist() == [*range(8, 16)]
+
+    @pytest.mark.parametrize(
+        ("models", "make", "text"),
+        [
+            ([[0.0] * 8], lambda: [nn.Linear(3, 2)], r"models must be .* shape \(n, d\), found list"),
+            (torch.zeros(8), lambda: [nn.Linear(3, 2)], r"found float32 \(8,\)"),
+            (torch.zeros(1, 8, dtype=torch.int64), lambda: [nn.Linear(3, 2)], r"found int64 \(1, 8\)"),
+            (torch.zeros(1, 8), lambda: nn.Linear(3, 2), "several modules, found Linear; unflatten takes one"),
+            (torch.zeros(0, 8), list, "at least one module, found none"),
+            (
+                torch.zeros(3, 8),
+                lambda: [nn.Linear(3, 2), nn.Linear(3, 2)],
+                "modules must be one per row of models, expected 3, found 2",
+            ),
+            (
+                torch.zeros(2, 8),
+                lambda: [nn.Linear(3, 2)] * 2,
+                r"must not share parameters, found parameter 'weight' of modules\[1\] in modules\[0\]; copy.deepcopy",
+            ),
+        ],
+    )
+    def test_what_cannot_be(self, models: Any, make: Any, text: str) -> None:
+        with pytest.raises(ValueError, match=text):
+            eq.unstack_models(models, make())
+
+    def test_nothing_is_written_before_everything_is_checked(self) -> None:
+        clients = [nn.Linear(3, 2), nn.Linear(3, 3)]
+        before = values(clients[0])
+        text = r"row of models must have 12 elements, one per parameter of modules\[1\], found 8: it ends at"
+        with pytest.raises(ValueError, match=text):
+            eq.unstack_models(torch.full((2, 8), 9.0), clients)
+        assert same(values(clients[0]), before)
 
 
 def with_integer_parameter() -> nn.Module:

@@ -369,6 +369,17 @@ def test_a_run_that_diverges_goes_on_and_says_so() -> None:
     assert "diverged             8, the first in round 0" in str(history)
 
 
+def test_clients_that_accept_nobody_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    strangers = torch.randn(N, D, dtype=torch.float64)
+    run = simulator(eq.Balance(gamma=0.01), models=strangers)
+    history = run.run(progress=True)
+    assert "nobody accepted" in capsys.readouterr().err
+    assert history.summary()["alone"] == len(history)
+    (line,) = [line for line in str(history).splitlines() if line.startswith("alone")]
+    assert "5 of 5 rounds, in which benign clients accepted nobody: check initial models, learning rate" in line
+    assert simulator(eq.FedAvg(), models=strangers).run().summary()["alone"] == 0
+
+
 def test_the_given_models_are_not_touched() -> None:
     start = torch.ones(N, D, dtype=torch.float64)
     noisy(eq.FedAvg(), models=start).run()
@@ -408,7 +419,7 @@ def test_progress_shows_the_worst_error(capsys: pytest.CaptureFixture[str]) -> N
         ({"models": torch.ones(N)}, r"models must be a floating-point tensor of shape \(n, d\), found float32 \(10,\)"),
         ({"topology": eq.Topology.ring(4)}, "topology must be a Topology of 10 clients, as models has, found 4 cl"),
         ({"topology": lambda t: "ring"}, "topology must be a Topology of 10 clients, as models has, found str"),
-        ({"rule": "Balance"}, "rule must be a rule, found str"),
+        ({"rule": "Balance"}, r"rule must be a rule such as Median\(\), found str"),
         ({"trainer": lambda models, t: models[:3]}, r"trainer must return models like float64 \(10, 7\), found .*3, 7"),
         ({"malicious": [10]}, "malicious must be from 0 to 9, found 10"),
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\], found 1.5"),

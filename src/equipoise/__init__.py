@@ -32,7 +32,7 @@ from equipoise.inbox import Inbox
 from equipoise.kernels import native
 from equipoise.lies import Lies
 from equipoise.mixing import mix
-from equipoise.parameters import flatten, stack_models, unflatten
+from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
 from equipoise.randomness import draw_malicious
 from equipoise.rounds import Round
 from equipoise.rules import (
@@ -98,4 +98,5 @@ __all__ = [
     "plots",
     "stack_models",
     "unflatten",
+    "unstack_models",
 ]

@@ -16,6 +16,7 @@ from equipoise.rounds import Round as Round
 from equipoise.rounds import as_list, as_round
 
 FORMAT = 1  # of saved histories
+ADVICE = "check initial models, learning rate and the rule's limit"
 
 
 class History:
@@ -96,6 +97,8 @@ class History:
     def __str__(self) -> str:
         head = f"{self.n} clients, {len(self.malicious)} malicious, {len(self)} rounds"
         table = {name: f"{value:.4g}" for name, value in self.summary().items() if name != "rounds"}
+        if any(one.alone for one in self):
+            table["alone"] += f" of {len(self)} rounds, in which benign clients accepted nobody: {ADVICE}"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
@@ -161,7 +164,8 @@ class History:
         For every metric, ``max_`` and ``mean_`` over benign clients where it was measured last, and ``tail_``, the mean
         of the maxima in the last 5 % of rounds, at least of the last one: one round can be a lottery. ``consensus``
         is that of the last round. All other values of the whole system are means over rounds; an ``accepted_`` rate
-        of NaN says that there was no such message, and is left out. ``train_seconds`` and the like are per round, and
+        of NaN says that there was no such message, and is left out. ``train_seconds`` and the like are per round.
+        ``alone`` is the number of rounds in which there were messages and no benign client accepted any, and
         ``diverged`` is a number of benign clients.
         """
         found: dict[str, float] = {"rounds": len(self)}
@@ -176,6 +180,8 @@ class History:
             found[name] = values[-1] if name == "consensus" else _mean(values)
         for phase in dict.fromkeys(phase for one in self for phase in one.seconds):
             found[f"{phase}_seconds"] = sum(one.seconds.get(phase, 0.0) for one in self) / len(self)
+        if "accepted_benign" in found:
+            found["alone"] = sum(one.alone for one in self)
         return found | {"diverged": len(self.diverged)}
 
     def _tail(self, metric: str) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.arguments import describe, is_floating
+from equipoise.showing import as_call
 
 
 class Group(NamedTuple):
@@ -46,6 +47,8 @@ class Inbox:
     mask: Tensor = None  # type: ignore[assignment]  # all present
     senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
     keep_nonfinite: bool = False
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.mask is None and isinstance(self.slots, Tensor):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise.arguments import Clients, as_mask, check_range, describe
 from equipoise.kernels.blocks import new_output
+from equipoise.showing import as_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Lies:
     senders: Tensor
     receivers: Tensor
     which: Tensor = None  # type: ignore[assignment]  # one row per entry
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.rows.dim() != 2 or not self.rows.is_floating_point():

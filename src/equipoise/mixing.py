@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise.arguments import describe
 from equipoise.kernels.blocks import block, chunks, compute_dtype, new_output
+from equipoise.showing import way_to_a_vector
 
 
 @torch.no_grad()
@@ -73,7 +74,8 @@ def _shares(alpha: float | Tensor, own: Tensor) -> Tensor:
 def _check_models(own: Tensor, model: Tensor) -> None:
     for name, x in (("own", own), ("model", model)):
         if not isinstance(x, Tensor) or x.dim() not in (1, 2) or not x.is_floating_point():
-            raise ValueError(f"{name} must be a floating-point tensor of shape (d,) or (n, d), found {describe(x)}")
+            found = f"{describe(x)}{way_to_a_vector(x, name)}"
+            raise ValueError(f"{name} must be a floating-point tensor of shape (d,) or (n, d), found {found}")
     if (own.shape, own.dtype) != (model.shape, model.dtype):
         raise ValueError(f"model must be like own, {describe(own)}, found {describe(model)}")
     if own.device != model.device:

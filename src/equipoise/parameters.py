@@ -64,7 +64,8 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     """
     entries = entries_of(module, "module", buffers)
     if not isinstance(vector, Tensor) or vector.dim() != 1 or not vector.is_floating_point():
-        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}")
+        hint = "; unstack_models takes several" if isinstance(vector, Tensor) and vector.dim() == 2 else ""
+        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}{hint}")
     _check_length(vector, entries)
     for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
         entry.tensor.copy_(part.view(entry.tensor.shape))
@@ -84,17 +85,47 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     >>> bool((models[2] == eq.flatten(clients[2])).all())
     True
     """
-    if isinstance(modules, nn.Module) and not isinstance(modules, Iterable):
-        raise ValueError(f"modules must be several modules, found {describe(modules)}; flatten takes one")
-    layouts = [entries_of(module, f"modules[{i}]", buffers) for i, module in enumerate(modules)]
-    if not layouts:
-        raise ValueError("modules must hold at least one module, found none")
+    layouts = [entries_of(*named, buffers) for named in _several(modules, "flatten")]
     for i, entries in enumerate(layouts):
         _check_same(layouts[0], entries, i)
     models = _empty(layouts[0], len(layouts))
     for row, entries in zip(models, layouts, strict=True):
         _fill(row, entries)
     return models
+
+
+@torch.no_grad()
+def unstack_models(models: Tensor, modules: Iterable[ModuleT], *, buffers: bool = False) -> list[ModuleT]:
+    """Write row i of ``models (n, d)`` into ``modules[i]``, the inverse of :func:`stack_models`; returns the modules.
+
+    Every row is written as :func:`unflatten` does it. Nothing is written unless all rows fit.
+
+    >>> clients = [torch.nn.Linear(3, 2) for _ in range(4)]
+    >>> models = eq.stack_models(clients)
+    >>> _ = eq.unstack_models(2 * models, clients)
+    >>> torch.equal(eq.stack_models(clients), 2 * models)
+    True
+    """
+    if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
+        raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
+    named = _several(modules, "unflatten")
+    if len(named) != len(models):
+        raise ValueError(f"modules must be one per row of models, expected {len(models)}, found {len(named)}")
+    layouts = [entries_of(*one, buffers) for one in named]
+    _check_apart(layouts)
+    for row, entries, (_, name) in zip(models, layouts, named, strict=True):
+        _check_length(row, entries, "row of models", name)
+    return [unflatten(row, module, buffers=buffers) for row, (module, _) in zip(models, named, strict=True)]
+
+
+def _several(modules: Iterable[ModuleT], of_one: str) -> list[tuple[ModuleT, str]]:
+    """The modules, and what errors call them."""
+    if isinstance(modules, nn.Module) and not isinstance(modules, Iterable):
+        raise ValueError(f"modules must be several modules, found {describe(modules)}; {of_one} takes one")
+    named = [(module, f"modules[{i}]") for i, module in enumerate(modules)]
+    if not named:
+        raise ValueError("modules must hold at least one module, found none")
+    return named
 
 
 def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
@@ -127,7 +158,7 @@ def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
         raise ValueError(f"{argument} must be on one device, expected {first.tensor.device}, found {entry}")
 
 
-def _check_length(vector: Tensor, entries: list[Entry]) -> None:
+def _check_length(vector: Tensor, entries: list[Entry], argument: str = "vector", owner: str = "module") -> None:
     expected, found = sum(_sizes(entries)), len(vector)
     if found == expected:
         return
@@ -137,7 +168,9 @@ def _check_length(vector: Tensor, entries: list[Entry]) -> None:
             place = f"ends at {kind} {name!r}, which takes elements {end} to {end + x.numel() - 1}"
             break
         end += x.numel()
-    raise ValueError(f"vector must have {expected} elements, one per parameter of module, found {found}: it {place}")
+    raise ValueError(
+        f"{argument} must have {expected} elements, one per parameter of {owner}, found {found}: it {place}"
+    )
 
 
 def _check_same(first: list[Entry], entries: list[Entry], index: int) -> None:
@@ -147,6 +180,19 @@ def _check_same(first: list[Entry], entries: list[Entry], index: int) -> None:
                 f"modules[{index}] must have the parameters of modules[0], "
                 f"expected {expected or 'no more'}, found {found or 'no more'}"
             )
+
+
+def _check_apart(layouts: list[list[Entry]]) -> None:
+    """Two modules that share a parameter cannot hold two rows."""
+    first: dict[int, int] = {}
+    for i, entries in enumerate(layouts):
+        for entry in entries:
+            if first.setdefault(id(entry.tensor), i) != i:
+                other = first[id(entry.tensor)]
+                raise ValueError(
+                    f"modules must not share parameters, found {entry.kind} {entry.name!r} of modules[{i}] in "
+                    f"modules[{other}]; copy.deepcopy makes another"
+                )
 
 
 def _sizes(entries: list[Entry]) -> list[int]:

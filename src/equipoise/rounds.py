@@ -49,6 +49,17 @@ class Round:
             return NotImplemented
         return self.to_dict() | {"seconds": None} == other.to_dict() | {"seconds": None}
 
+    @property
+    def alone(self) -> bool:
+        """Whether benign clients received messages and accepted none, so that everybody trained alone.
+
+        >>> Round(0, values={"accepted_benign": 0.0, "accepted_malicious": torch.nan}).alone
+        True
+        """
+        rates = [self.values.get(f"accepted_{who}", math.nan) for who in ("benign", "malicious")]
+        known = [rate for rate in rates if not math.isnan(rate)]
+        return bool(known) and not any(known)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as strict JSON has them: what is not finite is the string nan, inf or -inf."""
         return {

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from equipoise.randomness import stream
+from equipoise.showing import as_call
 
 ValueT = TypeVar("ValueT")
 
@@ -28,6 +29,8 @@ class EachRound(Generic[ValueT]):
     """
 
     draw: Callable[[int, torch.Generator], ValueT]
+
+    __repr__ = as_call
 
     def at(self, t: int, *, seed: int, name: str) -> ValueT:
         """The setting of that name in round t."""

@@ -250,6 +250,8 @@ class Simulator:
         notes = [f"worst {name} {torch.tensor(values)[list(benign)].max():.4g}" for name, values in last.items()]
         if self.history.diverged:
             notes.append(f"{len(self.history.diverged)} benign clients not finite")
+        elif self.history[-1].alone:
+            notes.append("nobody accepted")
         return ", ".join(notes)
 
     @contextmanager

@@ -95,6 +95,9 @@ class Together:
     def __init__(self, *attacks: Attack) -> None:
         object.__setattr__(self, "attacks", attacks)
 
+    def __repr__(self) -> str:
+        return f"Together({', '.join(map(repr, self.attacks))})"
+
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
         """Those of all attacks, in their order."""
         return tuple(found for attack in self.attacks for found in poisoners(attack, client, t))

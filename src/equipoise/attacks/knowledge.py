@@ -16,6 +16,7 @@ from equipoise.attacks.roster import Roster
 from equipoise.kernels.blocks import block, compute_dtype
 from equipoise.kernels.gram import central_rows
 from equipoise.randomness import uniform
+from equipoise.showing import as_call
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs
 
@@ -49,6 +50,8 @@ class Knowledge:
     rule: Aggregator | MultiExchange | None = None
     inputs: RoundInputs = field(default_factory=lambda: RoundInputs())
     generator: torch.Generator | None = None
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if not isinstance(self.topology, Topology):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.arguments import check_count, describe
+from equipoise.showing import as_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class Dataset:
     classes: int | None = None
     owners: Tensor | None = None
     name: str = ""
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         if self.classes is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equipoise import plots
 from equipoise.experiments.report import Cell
@@ -55,10 +55,11 @@ def lines(table: Table, found: list[Cell]) -> Figure:
 
 def _panel(ax: Axes, table: Table, found: list[Cell]) -> None:
     columns = list(table.columns)
-    for style, rule in zip(STYLES, dict.fromkeys(cell.setting.rule for cell in found), strict=False):
+    for i, rule in enumerate(dict.fromkeys(cell.setting.rule for cell in found)):
         chosen = [cell for cell in found if cell.setting.rule == rule]
         places = [columns.index(cell.column) for cell in chosen]
-        ax.plot(places, [min(cell.ours[0], 1.0) for cell in chosen], style, label=rule, markersize=3, linewidth=1)
+        style: dict[str, Any] = {"color": plots.COLOURS[i % len(plots.COLOURS)], "markersize": 3, "linewidth": 1}
+        ax.plot(places, [min(cell.ours[0], 1.0) for cell in chosen], STYLES[i % len(STYLES)], label=rule, **style)
     names = [name.removeprefix("p=").removeprefix("regular-") for name in columns]
     ax.set_xticks(range(len(columns)), names, fontsize=6)
     ax.tick_params(labelsize=6, length=2)

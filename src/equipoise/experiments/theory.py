@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise import plots
 from equipoise.experiments.names import PUBLISHED
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.tasks import load
@@ -171,7 +172,12 @@ def draw(found: dict[str, Any]) -> Any:
     ax = figure.subplots()
     styles = ("-", "--", "-.", ":")
     for i, (attack, one) in enumerate(found["attacks"].items()):
-        ax.plot(one["excess"], styles[i % 4], label="no attack" if attack == "No" else attack, linewidth=1)
+        style: dict[str, Any] = {
+            "linestyle": styles[i % 4],
+            "color": plots.COLOURS[i % len(plots.COLOURS)],
+            "linewidth": 1,
+        }
+        ax.plot(one["excess"], label="no attack" if attack == "No" else attack, **style)
     lowest = min((one["bound"] for one in found["attacks"].values()), key=lambda bound: bound[-1])
     ax.plot(lowest, color="black", linewidth=2, label="Theorem 1's bound, the lowest")
     ax.set_yscale("log")

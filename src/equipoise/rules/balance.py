@@ -12,11 +12,7 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.inbox import Inbox
 from equipoise.rules.base import WeightedRule, check_nonnegative, needed, uniform
-
-
-def share_of_rounds(t: int, total: int) -> float:
-    r"""The paper's :math:`\lambda(t) = t / T`, for rounds t = 0 .. T - 1."""
-    return t / total
+from equipoise.showing import as_call
 
 
 @dataclass(frozen=True)
@@ -43,13 +39,17 @@ class Balance(WeightedRule):
     tensor([0.5000, 0.5000, 0.0000])
     >>> rule(own, received, t=9, total=10).weights
     tensor([1., 0., 0.])
+    >>> rule
+    Balance(gamma=0.4, kappa=1.0, progress=None)
     """
 
     isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3
     kappa: float = 1.0
-    progress: Callable[[int, int], float] = share_of_rounds
+    progress: Callable[[int, int], float] | None = None
+
+    __repr__ = as_call
 
     def __post_init__(self) -> None:
         check_nonnegative(self, "gamma", "kappa")
@@ -66,7 +66,7 @@ class Balance(WeightedRule):
         t, total = needed(self, t=t, total=total)
         if not 0 <= t < total:
             raise ValueError(f"t must be a round from 0 to total - 1 = {total - 1}, found {t}")
-        progress = self.progress(t, total)
+        progress = t / total if self.progress is None else self.progress(t, total)
         if not progress >= 0:
             raise ValueError(f"progress must be a number >= 0, found {progress} at t={t}, total={total}")
         return math.exp(-self.kappa * progress)

@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from equipoise import kernels
 from equipoise.arguments import describe, is_floating
 from equipoise.inbox import Inbox
+from equipoise.showing import way_to_a_vector
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -59,16 +60,21 @@ class WeightedRule(Rule):
 def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     """Check own and received against each other, as (n, d) models and an inbox of n receivers."""
     if not is_floating(own) or own.dim() not in (1, 2):
-        raise ValueError(f"own must be a floating-point tensor of shape (d,) or (n, d), found {describe(own)}")
+        hint = way_to_a_vector(own, "own")
+        raise ValueError(f"own must be a floating-point tensor of shape (d,) or (n, d), found {describe(own)}{hint}")
     if isinstance(received, Tensor) and received.device != own.device:
-        raise ValueError(f"own and received must have the same device, found {own.device} and {received.device}")
+        raise ValueError(
+            f"own and received must have the same device, found {own.device} and {received.device}; "
+            "received.to(own) moves it"
+        )
     inbox = received if isinstance(received, Inbox) else Inbox.of_one(received)
     if own.dim() == 2 and inbox is not received:
         raise ValueError("own of shape (n, d) needs an Inbox of n receivers, found a tensor; use Topology.deliver")
     models = own.detach() if own.dim() == 2 else own.detach()[None]
     if own.shape[-1] != inbox.d or inbox.d == 0:
         raise ValueError(
-            f"own and received must have the same d > 0, found own d={own.shape[-1]}, received d={inbox.d}"
+            f"own and received must have the same d > 0, found own d={own.shape[-1]}, received d={inbox.d}; "
+            "models must be of one architecture"
         )
     if len(models) != inbox.n:
         hint = "; inbox.of(i) is what client i received" if own.dim() == 1 else ""
@@ -76,7 +82,9 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     for name in ("dtype", "device"):
         mine, theirs = getattr(own, name), getattr(inbox.bank, name)
         if mine != theirs:
-            raise ValueError(f"own and received must have the same {name}, found {mine} and {theirs}")
+            raise ValueError(
+                f"own and received must have the same {name}, found {mine} and {theirs}; bring both to one with .to"
+            )
     if own.dim() == 1 and not kernels.are_finite(models).all():
         raise ValueError("own must be finite, found a NaN, an infinity, or values whose norm overflows")
     return models, inbox

@@ -28,7 +28,7 @@ def check_rule(rule: object) -> None:
     if isinstance(rule, type):
         raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
     if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
-        raise ValueError(f"rule must be a rule, found {describe(rule)}")
+        raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
 
 
 def check_attack(attack: object, malicious: object) -> None:

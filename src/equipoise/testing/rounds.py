@@ -35,6 +35,9 @@ class Round(NamedTuple):
         shown = {name: x.tolist() if isinstance(x, Tensor) else x for name, x in self.inputs.items()}
         return "\n".join([*lines, *(f"{name} = {value}" for name, value in shown.items())])
 
+    def __repr__(self) -> str:
+        return str(self)  # hypothesis shows this where a law is broken
+
 
 class Distance:
     """Losses for rules that ask: the squared distance, in the first 100 parameters, to a target of the judging client.

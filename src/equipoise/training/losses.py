@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
+from equipoise.showing import as_call
+
 Reduction = Literal["mean", "sum"]
 
 IGNORED = -100  # the class that cross_entropy takes for "no label"
@@ -32,6 +34,8 @@ class BatchLoss:
 
     function: Callable[..., Tensor]
     reduction: Reduction | None
+
+    __repr__ = as_call
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one batch."""

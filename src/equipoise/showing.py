@@ -1,0 +1,38 @@
+"""How objects are shown to people: like the call that makes them, without addresses in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from equipoise.arguments import describe
+
+
+def way_to_a_vector(x: object, name: str) -> str:
+    """What to do about something that is given for a model and is no floating-point tensor, for error messages."""
+    if isinstance(x, nn.Module):
+        return "; flatten(module) makes one"
+    if isinstance(x, Mapping):
+        return "; load a state_dict into a module, and flatten that"
+    if isinstance(x, Tensor):
+        return "" if x.is_floating_point() else f"; {name}.float() makes one"
+    return "; take its .model" if hasattr(x, "model") else f"; torch.tensor({name}) makes one"
+
+
+def as_call(made: Any) -> str:
+    """A dataclass as the call that makes it: functions by name, tensors by dtype and shape.
+
+    >>> eq.Balance(gamma=0.5)
+    Balance(gamma=0.5, kappa=1.0, progress=None)
+    """
+    arguments = (f"{field.name}={_shown(getattr(made, field.name))}" for field in fields(made) if field.repr)
+    return f"{type(made).__name__}({', '.join(arguments)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return describe(value)
+    return getattr(value, "__qualname__", None) or repr(value)

@@ -1,0 +1,64 @@
+"""Objects are shown like the call that makes them: what is printed can be typed."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import equipoise as eq
+from equipoise import attacks, experiments, rules
+from equipoise.training.losses import BatchLoss
+
+NAMES = {**vars(eq), **vars(attacks), **vars(experiments), "nan": math.nan}
+NEED_ARGUMENTS = [
+    eq.Balance(gamma=0.5, kappa=0, progress=math.dist),
+    eq.PerClient([eq.Median(), eq.Balance(), eq.Krum(tolerated=1)]),
+    attacks.Adaptive(rule=eq.Balance()),
+    attacks.Backdoor(attacks.EveryNth(2), target=0),
+    attacks.Chain((attacks.EveryNth(2), attacks.ONE_PIXEL)),
+    attacks.LabelFlip({3: 5}),
+    attacks.LabelFlip(offset=5.0),
+    attacks.Only(attacks.LabelFlip({3: 5}), clients=(0, 1)),
+    attacks.Together(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
+    attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
+    experiments.Setting(rule="Krum", attack="Trim"),
+]
+
+
+def made_without_arguments() -> list[Any]:
+    """Every rule, attack and trigger that has a default for everything."""
+    modules = [getattr(module, name) for module in (rules, attacks) for name in module.__all__]
+    classes = [one for one in modules if inspect.isclass(one) and not inspect.isabstract(one)]
+    return [one() for one in classes if one not in {type(made) for made in NEED_ARGUMENTS} | {attacks.Knowledge}]
+
+
+@pytest.mark.parametrize("made", [*NEED_ARGUMENTS, *made_without_arguments()], ids=lambda made: type(made).__name__)
+def test_what_is_shown_makes_the_same(made: Any) -> None:
+    assert eval(repr(made), NAMES | {"dist": math.dist}) == made
+
+
+def test_a_function_is_shown_by_its_name() -> None:
+    def half(t: int, generator: torch.Generator) -> float:
+        return 0.5
+
+    assert repr(eq.EachRound(half)).endswith(".half)")
+    assert repr(BatchLoss(cross_entropy, "mean")) == "BatchLoss(function=cross_entropy, reduction='mean')"
+
+
+def test_a_tensor_is_shown_by_dtype_and_shape() -> None:
+    x, y = torch.rand(4, 2), torch.tensor([0, 1, 1, 0])
+    graph = eq.Topology.ring(4)
+    shown = {
+        eq.data.Dataset(x, y, x, y, classes=2): "x=float32 (4, 2), y=int64 (4,)",
+        graph.deliver(x): "Inbox(bank=float32 (4, 2), slots=int64 (4, 2)",
+        eq.Lies.to_all(torch.ones(3)): "Lies(rows=float32 (1, 3), senders=int64 (1,)",
+        attacks.Knowledge(x, graph, [0]): "Knowledge(models=float32 (4, 2), topology=Topology(n=4, k=2, e=8)",
+    }
+    for made, part in shown.items():
+        assert part in repr(made)
+        assert "\n" not in repr(made)
