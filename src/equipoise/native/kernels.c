@@ -40,7 +40,6 @@ enum { BASELINE, AVX2, AVX512 };
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
-#define TILE_ROWS 3        /* rows of a tile of distances, which has nine sums in registers */
 #define LARGEST 512        /* values in one network */
 
 static void *allocate(int64_t size) {
@@ -115,6 +114,9 @@ EXPORT int eq_use_instructions(int wanted) {
     return chosen;
 }
 
+/* How many rows make a tile of distances, whose sums are all in registers. */
+EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
+
 #if X86
 #define CHOOSE(name, ...)                                  \
     switch (eq_instructions()) {                           \
@@ -138,6 +140,10 @@ EXPORT int eq_use_instructions(int wanted) {
     EXPORT int eq_sums_##S(const T *const *rows, int64_t count, const int64_t *starts, const int64_t *edges,           \
                            const T *weights, int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) { \
         CHOOSE(sums_##S, rows, count, starts, edges, weights, receivers, out, from, to, stream)                        \
+    }                                                                                                                  \
+    EXPORT int eq_dense_sums_##S(const T *const *rows, int64_t count, const T *weights, int64_t receivers,             \
+                                 T *const *out, int64_t from, int64_t to, int stream) {                                \
+        CHOOSE(dense_sums_##S, rows, count, weights, receivers, out, from, to, stream)                                 \
     }                                                                                                                  \
     EXPORT int eq_sums_but_one_##S(const T *const *rows, int64_t count, double share, const int64_t *left_out,         \
                                    int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) {           \
