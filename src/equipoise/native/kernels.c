@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #if !defined(__GNUC__)
 #error "needs vectors as GCC and Clang have them; without this library equipoise works in torch"
 #endif
@@ -41,10 +45,17 @@ enum { BASELINE, AVX2, AVX512 };
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define LARGEST 512        /* values in one network */
+#define HUGE (2 << 20)     /* bytes of a huge page */
 
+/* In huge pages where that is worth it: rows of a strip are used in any order, and each would need a page of its own. */
 static void *allocate(int64_t size) {
     void *memory = NULL;
-    return posix_memalign(&memory, 64, (size_t)size + 64) ? NULL : memory;
+    size_t huge = size < HUGE ? 64 : HUGE;
+    if (posix_memalign(&memory, huge, (size_t)size + 64)) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (huge == HUGE) madvise(memory, (size_t)size, MADV_HUGEPAGE);
+#endif
+    return memory;
 }
 
 /* Any CPU: vectors of 16 bytes, which compilers turn into what the platform has, such as SSE2 or NEON. */
