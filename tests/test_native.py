@@ -193,7 +193,7 @@ def test_a_row_spoils_only_who_hears_it() -> None:
     receivers, rows = (torch.ones(8, 8) - torch.eye(8).roll(5, 0)).bool().nonzero(as_tuple=True)
     heard = (rows != 5) | (receivers == 0)
     assert not native.weighted_sums([bank], receivers[heard], rows[heard], torch.ones(int(heard.sum())).double(), out)
-    assert out[0, 7].isnan() and out[1:].isfinite().all() and out[0].isnan().sum() == 1
+    assert out.isnan().nonzero().tolist() == [[0, 7]]
 
 
 @given(count=st.integers(1, 40), d=st.sampled_from([1, 5, 8, 31, 256, 300]), dtype=dtypes, place=places, data=st.data())
@@ -258,7 +258,9 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     def everything() -> list[Tensor]:
         torch.manual_seed(0)
         sums, means, shared, sorted_, dense = (torch.empty(9, 80_001) for _ in range(5))
-        native.weighted_sums([bank], everybody.repeat_interleave(9), everybody.repeat(9), torch.rand(81).double(), dense)
+        native.weighted_sums(
+            [bank], everybody.repeat_interleave(9), everybody.repeat(9), torch.rand(81).double(), dense
+        )
         native.weighted_sums([bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums)
         native.trimmed_means([bank], rows, torch.full((9,), 4), torch.ones(9).long(), means, everybody)
         native.sums_but_one([bank], everybody, everybody, 0.125, shared, everybody)

@@ -167,9 +167,9 @@ def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, w
         return all([weighted_sums(parts, receivers, rows, weight, result) for parts, result in blocks])
     used, (rows,) = _compact(matrices, rows)
     weight = weight.to(out.dtype).contiguous()
-    if len(rows) > DENSE * len(out) * len(used) and len(out) >= ABREAST:
-        if _dense_sums(used, receivers, rows, weight, out):
-            return True  # else what somebody does not even hear may have spoilt it
+    dense = len(rows) > DENSE * len(out) * len(used) and len(out) >= ABREAST
+    if dense and _dense_sums(used, receivers, rows, weight, out):
+        return True  # else what somebody does not even hear may have spoilt it
     starts, call = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1)), _function("sums", out)
     edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
 
@@ -289,6 +289,8 @@ def _compact(matrices: Sequence[Tensor], *indices: Tensor) -> tuple[Tensor, list
     used = torch.zeros(sum(map(len, matrices)), dtype=torch.bool)
     for index in indices:
         used[index] = True
+    if used.all():
+        return _addresses(matrices), [index.contiguous() for index in indices]
     place = used.cumsum(0) - 1
     return _addresses(matrices)[used], [place[index].contiguous() for index in indices]
 
