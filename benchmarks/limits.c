@@ -1,4 +1,4 @@
-/* What one core of an x86 CPU with AVX2 can do at most, for comparison with the kernels; see docs/kernels.md.
+/* What one core of an x86 CPU with AVX2 or AVX-512 can do at most, for comparison with the kernels; see docs/kernels.md.
  *
  *     cc -O2 benchmarks/limits.c -o limits && ./limits
  */
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define LOOPS 20000000L
+#define LOOPS 5000000L
 #define REPEATS 5
 #define BYTES (200L << 20)
 
@@ -18,21 +18,29 @@ static double now(void) {
     return time.tv_sec + 1e-9 * time.tv_nsec;
 }
 
-#define ON(op, r) op " %%ymm12, %%ymm" #r ", %%ymm" #r "\n"
-#define TWELVE(a, b) ON(a, 0) ON(b, 1) ON(a, 2) ON(b, 3) ON(a, 4) ON(b, 5) ON(a, 6) ON(b, 7) ON(a, 8) ON(b, 9) ON(a, 10) ON(b, 11)
-#define RATE(a, b)                                                                                                     \
+#define ON(op, v, r) op " %%" v "12, %%" v #r ", %%" v #r "\n"
+#define FOUR(v, a, b, i, j, k, l) ON(a, v, i) ON(b, v, j) ON(a, v, k) ON(b, v, l)
+#define TWELVE(v, a, b) FOUR(v, a, b, 0, 1, 2, 3) FOUR(v, a, b, 4, 5, 6, 7) FOUR(v, a, b, 8, 9, 10, 11)
+#define RATE(v, floats, a, b)                                                                                          \
     do {                                                                                                               \
         double best = 1e9;                                                                                             \
         for (int repeat = 0; repeat < REPEATS; repeat++) {                                                             \
             long left = LOOPS;                                                                                         \
             double start = now();                                                                                      \
-            __asm__ volatile("1:\n" TWELVE(a, b) "dec %0\njnz 1b\n"                                                    \
+            __asm__ volatile("1:\n" TWELVE(v, a, b) "dec %0\njnz 1b\n"                                                 \
                              : "+r"(left)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",     \
                                "xmm9", "xmm10", "xmm11", "xmm12");                                                     \
             double seconds = now() - start;                                                                            \
             if (seconds < best) best = seconds;                                                                        \
         }                                                                                                              \
-        printf("%-28s %5.1f vectors of 8 floats per ns\n", strcmp(a, b) ? a " and " b : a, 12e-9 * LOOPS / best);      \
+        printf("%-28s %5.0f floats per ns in %s\n", strcmp(a, b) ? a " and " b : a, 12e-9 * LOOPS * floats / best, v);  \
+    } while (0)
+#define RATES(v, floats)                                                                                               \
+    do {                                                                                                               \
+        RATE(v, floats, "vminps", "vminps");                                                                           \
+        RATE(v, floats, "vpminsd", "vpminsd");                                                                         \
+        RATE(v, floats, "vfmadd231ps", "vfmadd231ps");                                                                 \
+        RATE(v, floats, "vsubps", "vfmadd231ps");                                                                      \
     } while (0)
 
 static double touch(char *memory, long step) {
@@ -48,10 +56,8 @@ static char *fresh(int huge) {
 }
 
 int main(void) {
-    RATE("vminps", "vminps");
-    RATE("vpminsd", "vpminsd");
-    RATE("vfmadd231ps", "vfmadd231ps");
-    RATE("vsubps", "vfmadd231ps");
+    RATES("ymm", 8);
+    if (__builtin_cpu_supports("avx512f")) RATES("zmm", 16);
     double copy = 1e9, small = 1e9, huge = 1e9;
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         char *from = fresh(1), *to = fresh(0);

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from equipoise import FedAvg, Inbox
+from equipoise import Aggregator, Balance, FedAvg, Inbox, Krum, Median, Topology
 
 BANK = torch.tensor([[0.0, 1.0], [2.0, 3.0], [torch.nan, 4.0], [5.0, torch.inf]])
 SLOTS = torch.tensor([[0, 1, 2], [3, 1, 0]])
@@ -102,3 +102,16 @@ def test_errors(arguments: dict[str, Any], text: str) -> None:
 def test_collect_wants_one_sender_per_message() -> None:
     with pytest.raises(ValueError, match="senders must name one client per message, expected 2, found 1"):
         Inbox.collect([torch.ones(2), torch.ones(2)], like=torch.ones(2), senders=[1])
+
+
+@pytest.mark.parametrize("rule", [FedAvg(), Balance(kappa=0), Krum(1), Median()], ids=lambda rule: type(rule).__name__)
+def test_a_graph_remembers_its_edges_but_never_its_messages(rule: Aggregator) -> None:
+    graph, models = Topology.regular(20, 10, seed=0), torch.randn(20, 700)
+    for change in (1.0, 2.0, torch.nan, 3.0):
+        models[4] *= change
+        models[7] = change
+        found = rule(models, graph.deliver(models)).model
+        fresh = rule(models, Topology(graph.senders).deliver(models)).model
+        assert torch.equal(found.nan_to_num(), fresh.nan_to_num())
+        models.nan_to_num_()
+    assert graph.deliver(models).sent is graph.deliver(models).sent

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise import Inbox, Topology, kernels
-from equipoise.kernels import closeness, mixture, networks, order
+from equipoise import UBAR, Inbox, Topology, kernels
+from equipoise.kernels import blocks, closeness, mixture, networks, order
+from equipoise.rules import ubar
 
 GRAPHS = {
     "dense": Topology.regular(20, 10, seed=1),
@@ -271,3 +272,21 @@ def test_leaving_one_out_of_a_shared_sorting_is_exact(data: st.DataObject) -> No
 def _largest_kept(inbox: Inbox, i: int, trim: int) -> Tensor:
     ordered = inbox.bank.double()[inbox.slots[i]].sort(dim=0).values
     return ordered[trim : len(ordered) - trim].abs().amax(0)
+
+
+@pytest.mark.parametrize("budget", [1, 30, 200, 5000])
+def test_however_many_models_ubar_shows_at_a_time(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    graph, targets = Topology.regular(20, 10, seed=0), torch.randn(20, 10, generator=torch.Generator().manual_seed(1))
+    models = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
+    inputs = dict(tolerated=2, loss_of=lambda models, clients: (models - targets[clients]).square().sum(1))
+    expected = UBAR()(models, graph.deliver(models), **inputs)
+    monkeypatch.setattr(ubar, "BUDGET", budget)
+    found = UBAR()(models, graph.deliver(models), **inputs)
+    assert torch.equal(found.weights, expected.weights)
+    alone = UBAR()(models[3], models[graph.neighbors(3)], **inputs | {"loss_of": lambda x: inputs["loss_of"](x, [3])})
+    assert torch.equal(alone.weights, expected.weights[3])
+
+
+def test_values_are_sorted_with_nan_last() -> None:
+    values = torch.tensor([[3.0, torch.nan, -torch.inf], [0.0, -1.0, torch.inf]], dtype=torch.float64)
+    torch.testing.assert_close(blocks.ascending(values), values.sort(dim=1).values, equal_nan=True)

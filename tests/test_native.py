@@ -106,14 +106,24 @@ def test_a_pair_is_measured_alike_in_any_company() -> None:
     assert torch.equal(together, torch.cat(alone))
 
 
-@given(shape=shapes, place=places, dtype=dtypes, n=st.integers(0, 6), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_weighted_sums(shape: tuple[int, int], place: tuple[int, int], dtype: torch.dtype, n: int, seed: int) -> None:
+@given(
+    shape=shapes,
+    place=places,
+    dtype=dtypes,
+    n=st.integers(0, 14),
+    share=st.sampled_from([0.5, 0.9, 1.0]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=80, deadline=None)
+def test_weighted_sums(
+    shape: tuple[int, int], place: tuple[int, int], dtype: torch.dtype, n: int, share: float, seed: int
+) -> None:
+    """Few weights go along edges, many are a matrix."""
     (rows, d), (offset, gap) = shape, place
     a, b = matrix(rows, d, dtype, offset=offset, gap=gap, seed=seed), matrix(2, d, dtype, seed=seed + 1)
     both = torch.cat([a, b]).double()
     weights = torch.randn(n, rows + 2, dtype=torch.float64, generator=seeded(seed))
-    weights *= torch.rand(n, rows + 2, generator=seeded(seed + 1)) < 0.5
+    weights *= torch.rand(n, rows + 2, generator=seeded(seed + 1)) < share
     receivers, columns = weights.nonzero(as_tuple=True)
     out = new_output(a, n, d)
     assert native.weighted_sums([a, b], receivers, columns, weights[receivers, columns], out)
@@ -172,6 +182,15 @@ def test_sums_tell_whether_they_are_finite(bad: float, column: int) -> None:
     assert not native.weighted_sums([bank], *edges, out)
     assert not native.sums_but_one([bank], torch.arange(4), torch.tensor([0, 1]), 1.0, out, torch.tensor([0, 1]))
     assert native.sums_but_one([bank], torch.arange(4), torch.tensor([2, 2]), 1.0, out, torch.tensor([0, 1]))
+
+
+def test_a_row_spoils_only_who_hears_it() -> None:
+    bank, out = matrix(8, 300, torch.float32), torch.empty(8, 300)
+    bank[5, 7] = torch.nan
+    receivers, rows = (torch.ones(8, 8) - torch.eye(8).roll(5, 0)).bool().nonzero(as_tuple=True)
+    heard = (rows != 5) | (receivers == 0)
+    assert not native.weighted_sums([bank], receivers[heard], rows[heard], torch.ones(int(heard.sum())).double(), out)
+    assert out.isnan().nonzero().tolist() == [[0, 7]]
 
 
 @given(count=st.integers(1, 40), d=st.sampled_from([1, 5, 8, 31, 256, 300]), dtype=dtypes, place=places, data=st.data())
@@ -234,13 +253,17 @@ def test_huge_values_do_not_overflow() -> None:
 @pytest.mark.parametrize("threads", [2, 3])
 def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     def everything() -> list[Tensor]:
-        sums, means, shared, sorted_ = (torch.empty(9, 80_001) for _ in range(4))
+        torch.manual_seed(0)
+        sums, means, shared, sorted_, dense = (torch.empty(9, 80_001) for _ in range(5))
+        native.weighted_sums(
+            [bank], everybody.repeat_interleave(9), everybody.repeat(9), torch.rand(81).double(), dense
+        )
         native.weighted_sums([bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums)
         native.trimmed_means([bank], rows, torch.full((9,), 4), torch.ones(9).long(), means, everybody)
         native.sums_but_one([bank], everybody, everybody, 0.125, shared, everybody)
         native.trimmed_means_but_one([bank], everybody, everybody, 2, sorted_, everybody)
         tiles = native.measure([bank], *torch.triu_indices(9, 9, offset=1), differ=True)
-        return [*native.measure([bank], receivers, rows, differ=True), *tiles, sums, means, shared, sorted_]
+        return [*native.measure([bank], receivers, rows, differ=True), *tiles, sums, means, shared, sorted_, dense]
 
     bank, everybody, before = matrix(9, 80_001, torch.float32), torch.arange(9), torch.get_num_threads()
     receivers = everybody.repeat_interleave(4)
@@ -255,10 +278,10 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
 
 
 def test_large_results_are_written_past_the_caches_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = eq.Topology.regular(12, 5, seed=0)
+    graph = eq.Topology.complete(12)
     for d in (1000, 1001):  # rows that start at whole vectors, and rows that do not
         models = matrix(12, d, torch.float32)
-        for rule in (eq.FedAvg(), eq.Median()):
+        for rule in (eq.FedAvg(), eq.SCClip(), eq.Median()):
             monkeypatch.setattr(native, "CACHE", 1 << 60)
             cached = rule(models, graph.deliver(models)).model
             monkeypatch.setattr(native, "CACHE", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.arguments import describe, is_floating
+from equipoise.kernels.at_once import unordered
 from equipoise.showing import as_call
 
 
@@ -22,6 +23,42 @@ class Group(NamedTuple):
     receivers: Tensor  # (r,)
     columns: Tensor  # (r, c) slots of the receiver
     rows: Tensor  # (r, c) rows of the bank
+
+
+class Wiring:
+    """What slots and mask alone say, found out once for all inboxes of a graph; a message counts wherever it is."""
+
+    def __init__(self, slots: Tensor, mask: Tensor) -> None:
+        self.slots, self.mask = slots, mask
+
+    @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(e,) receiver, slot and row of every message, sorted by receiver."""
+        return edges_of(self.slots, self.mask)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """The different pairs of a receiver and a row, if rows are clients, and which of them each message is."""
+        receivers, _, rows = self.edges
+        return unordered(receivers, rows, len(self.slots))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The receivers that have any message, grouped by how many they have."""
+        counts = self.mask.sum(1)
+        compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        found = []
+        for count in counts[counts > 0].unique().tolist():
+            receivers = (counts == count).nonzero().flatten()
+            columns = compact[receivers, :count]
+            found.append(Group(receivers, columns, self.slots[receivers].gather(1, columns)))
+        return found
+
+
+def edges_of(slots: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(e,) receiver, slot and row of the chosen (n, k) messages."""
+    receivers, columns = chosen.nonzero(as_tuple=True)
+    return receivers, columns, slots[receivers, columns]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +186,7 @@ class Inbox:
     @cached_property
     def present(self) -> Tensor:
         """(n, k) which slots hold a message that rules may look at."""
-        if self.keep_nonfinite or not self.mask.any():
+        if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
 
@@ -169,14 +206,25 @@ class Inbox:
         """(n,) number of present messages."""
         return self.present.sum(1)
 
-    def groups(self) -> Iterator[Group]:
+    @cached_property
+    def sent(self) -> Wiring:
+        """What can be said before anybody looked at the messages."""
+        return Wiring(self.slots, self.mask)
+
+    @cached_property
+    def arrived(self) -> Wiring:
+        """The same of the messages that are present."""
+        return self.sent if self.present is self.mask else Wiring(self.slots, self.present)
+
+    def groups(self) -> list[Group]:
         """The receivers that have any message, grouped by how many they have."""
-        compact = self.present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        for count in self.counts.unique().tolist():
-            if count > 0:
-                receivers = (self.counts == count).nonzero().flatten()
-                columns = compact[receivers, :count]
-                yield Group(receivers, columns, self.slots[receivers].gather(1, columns))
+        return self.arrived.groups
+
+    def holding(self, bank: Tensor, keep_nonfinite: bool) -> Inbox:
+        """Other messages along the same edges, of which nothing has to be checked or found out again."""
+        part = copy(self)
+        part.__dict__.update(bank=bank, keep_nonfinite=keep_nonfinite, sent=self.sent)
+        return part
 
     def of(self, receivers: int | Tensor) -> Inbox:
         """The inbox of one receiver, or of several; the bank is shared, not copied."""

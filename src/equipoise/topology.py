@@ -328,6 +328,8 @@ class Topology:
         if not is_floating(models) or models.dim() != 2 or len(models) != self.n:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
+        if lies is None and models.device == self.senders.device:
+            return self._inbox.holding(models, keep_nonfinite)
         senders, mask = self.senders.clamp(min=0).to(models.device), self.mask.to(models.device)
         if lies is None:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
@@ -336,6 +338,12 @@ class Topology:
         may_lie = as_mask(malicious, self.n).to(models.device)[senders]
         bank, slots = as_lies(lies, models).substitute(models, senders, mask, may_lie)
         return Inbox(bank, slots, mask, senders, keep_nonfinite)
+
+    @cached_property
+    def _inbox(self) -> Inbox:
+        """What everybody receives, but for the models."""
+        slots = self.senders.clamp(min=0)
+        return Inbox(torch.empty(self.n, 0, device=slots.device), slots, self.mask, slots)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """(e,) receivers and (e,) senders of all edges, sorted by receiver, then by sender."""

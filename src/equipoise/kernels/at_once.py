@@ -23,10 +23,9 @@ def along_edges(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor, Ten
 
     The inbox learns the norms of its bank.
     """
-    receivers, columns = inbox.mask.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
+    receivers, columns, rows = inbox.sent.edges
     if same_rows(own, inbox.bank):
-        (left, right), inverse = unordered(receivers, rows, len(own))
+        (left, right), inverse = inbox.sent.pairs
         measured, squares = native.measure([own], left, right, differ=differ)
         measured, sizes = measured[inverse], _learn_norms(inbox, squares)
     else:

@@ -32,6 +32,16 @@ def new_output(like: Tensor, *shape: int) -> Tensor:
     return torch.from_numpy(memory).view(like.dtype).view(shape)
 
 
+def ascending(x: Tensor) -> Tensor:
+    """The values along the last dimension in ascending order, NaN last.
+
+    On the CPU numpy sorts: torch also returns where each value was, which takes fifty times as long for 99 values.
+    """
+    if x.device.type != "cpu":
+        return x.sort(dim=-1).values
+    return torch.from_numpy(np.sort(x.numpy(), axis=-1))
+
+
 def column_blocks(d: int, width: int) -> Iterator[slice]:
     """Slices that cover ``range(d)``."""
     for start in range(0, d, width):

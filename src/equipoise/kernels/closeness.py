@@ -32,8 +32,7 @@ DOUBT = 1e-5  # relative distance from a threshold below which the decision is m
 def distances(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
     """(n, k) ``||own_i - message||`` in float64, infinity where no message is present; and norms of own (n,)."""
     squares, sizes = _measured(own, inbox, differ=True)
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
+    receivers, columns, rows = inbox.arrived.edges
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
@@ -90,8 +89,7 @@ def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: f
 def cosines(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
     """(n, k) cosine between own and message, 0 where none is present or one of them is zero; and norms of own (n,)."""
     measured, sizes = _measured(own, inbox, differ=False)
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
+    receivers, columns, rows = inbox.arrived.edges
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)

@@ -66,8 +66,8 @@ PRODUCTS = Measure(torch.mul, torch.sum, torch.positive)
 
 def _long_models(own: Tensor, inbox: Inbox, measure: Measure) -> Tensor:
     """(n, k) a measure along every edge."""
-    receivers, columns = inbox.present.nonzero(as_tuple=True)
-    sums = _over_pairs(own, receivers, inbox.bank, inbox.slots[receivers, columns], measure)
+    receivers, columns, rows = inbox.arrived.edges
+    sums = _over_pairs(own, receivers, inbox.bank, rows, measure)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     return result.index_put_((receivers, columns), sums)
 

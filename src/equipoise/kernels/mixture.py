@@ -44,18 +44,17 @@ def _combine(
     own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite, if that is known."""
-    receivers, columns = (weights != 0).nonzero(as_tuple=True)
+    chosen = weights != 0
+    receivers, columns = inbox.sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
     rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
     result = new_output(own, *own.shape) if out is None else out
     # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
-    plain = _is_plain(weight)
-    if inbox.keep_nonfinite:
-        plain &= inbox.finite[rows]
     edges, others = (receivers, rows, weight), (receivers[:0], rows[:0], weight[:0])
-    if not plain.all():
+    if inbox.keep_nonfinite or not _are_plain(weight):
+        plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
         edges, others = _some(edges, plain), _some(edges, ~plain)
     mine = own_weights.nonzero().flatten()
-    if native.serves(own, inbox.bank, result) and _is_plain(own_weights[mine]).all():
+    if native.serves(own, inbox.bank, result) and _are_plain(own_weights[mine]):
         finite = combine_natively(own, own_weights, inbox.bank, edges, result)
         _add_rows(result, others[0], inbox.bank, *others[1:])
         return result, None if len(others[0]) else finite
@@ -70,6 +69,14 @@ def _combine(
 def _some(edges: Edges, which: Tensor) -> Edges:
     receivers, rows, weight = edges
     return receivers[which], rows[which], weight[which]
+
+
+def _are_plain(weight: Tensor) -> bool:
+    """Whether all of them are, in fewer steps than it takes to find out which."""
+    if not len(weight):
+        return True
+    low, high = weight.abs().aminmax()
+    return float(low) > TINY and float(high) < 1 / TINY
 
 
 def _is_plain(weight: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ ARGUMENTS = {
     "measure": (*ARRAY, FLAG, POINTER, POINTER, INTEGER, FLAG, *RANGE, POINTER, POINTER),
     "norms": (*ARRAY, *RANGE, POINTER),
     "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *RANGE, FLAG),
+    "dense_sums": (*ARRAY, *ARRAY, POINTER, *RANGE, FLAG),
     "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
     "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *RANGE, FLAG),
     "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
@@ -39,7 +40,8 @@ SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = 512  # values in one network
 COMPILED = 32  # values that need no list of steps
-TILE = 3  # rows of a tile of distances
+DENSE = 0.75  # of all weights that are not 0, from which on they are a matrix
+ABREAST = 6  # receivers that share a row then, at most
 STRIP = 256  # columns that the library combines at a time, at most
 PARTS = 16  # of the columns that are summed apart, so that sums do not depend on the number of threads
 FLUSH = 4096  # columns of a part are a multiple of this
@@ -124,14 +126,18 @@ def measure(
     if not all_rows:
         rows, (left, right) = _compact(matrices, left, right)
     count = len(rows)
-    if 3 * len(left) > count * count and len(left) > 2 * TILE:
-        low, high, size = torch.minimum(left, right), torch.maximum(left, right), -(-count // TILE)
-        squares, norms = _measured(x, rows, None, None, TILE * TILE * (size * (size + 1) // 2), differ)
-        i, j = low // TILE, high // TILE
-        place = (i * size - i * (i - 1) // 2 + j - i) * TILE * TILE + low % TILE * TILE + high % TILE
-        return squares[place], norms
+    if 3 * len(left) > count * count and len(left) > 6:
+        return _in_tiles(x, rows, torch.minimum(left, right), torch.maximum(left, right), differ)
     left, right = left.contiguous(), right.contiguous()
     return _measured(x, rows, left, right, len(left), differ)
+
+
+def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) -> tuple[Tensor, Tensor]:
+    """All pairs of rows are measured, tile by tile of the upper triangle, and those that were asked for picked out."""
+    tile = LIBRARY.eq_tile_rows()  # type: ignore[union-attr]
+    size, i, j = -(-len(rows) // tile), low // tile, high // tile
+    squares, norms = _measured(x, rows, None, None, tile * tile * (size * (size + 1) // 2), differ)
+    return squares[(i * size - i * (i - 1) // 2 + j - i) * tile * tile + low % tile * tile + high % tile], norms
 
 
 def _measured(
@@ -160,12 +166,26 @@ def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, w
         blocks = _in_float32(matrices, out)
         return all([weighted_sums(parts, receivers, rows, weight, result) for parts, result in blocks])
     used, (rows,) = _compact(matrices, rows)
-    starts = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1))
-    weight, call = weight.to(out.dtype).contiguous(), _function("sums", out)
+    weight = weight.to(out.dtype).contiguous()
+    dense = len(rows) > DENSE * len(out) * len(used) and len(out) >= ABREAST
+    if dense and _dense_sums(used, receivers, rows, weight, out):
+        return True  # else what somebody does not even hear may have spoilt it
+    starts, call = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1)), _function("sums", out)
     edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
 
     def run(start: int, stop: int, results: Tensor) -> int:
         return call(*_array(used), *edges, len(out), results.data_ptr(), start, stop, _streams(out))
+
+    return _over_columns(run, out, None, len(rows) + len(out))
+
+
+def _dense_sums(used: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> bool:
+    """The same where almost everybody hears almost every row: a product with a matrix of weights."""
+    matrix, call = out.new_zeros(len(out), len(used)), _function("dense_sums", out)
+    matrix.index_put_((receivers, rows), weight, accumulate=True)
+
+    def run(start: int, stop: int, results: Tensor) -> int:
+        return call(*_array(used), *_array(matrix), results.data_ptr(), start, stop, _streams(out))
 
     return _over_columns(run, out, None, len(rows) + len(out))
 
@@ -269,6 +289,8 @@ def _compact(matrices: Sequence[Tensor], *indices: Tensor) -> tuple[Tensor, list
     used = torch.zeros(sum(map(len, matrices)), dtype=torch.bool)
     for index in indices:
         used[index] = True
+    if used.all():
+        return _addresses(matrices), [index.contiguous() for index in indices]
     place = used.cumsum(0) - 1
     return _addresses(matrices)[used], [place[index].contiguous() for index in indices]
 

@@ -67,7 +67,11 @@ def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, includ
 def _heard(inbox: Inbox, trim: Tensor, include_own: bool) -> Iterator[Heard]:
     for group in inbox.groups():
         trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
-        for amount in trims.unique().tolist():
+        amounts = trims.unique().tolist()
+        if len(amounts) == 1:
+            yield Heard(group.receivers, group.rows, amounts[0])
+            continue
+        for amount in amounts:
             chosen = trims == amount
             yield Heard(group.receivers[chosen], group.rows[chosen], amount)
 
@@ -86,10 +90,10 @@ def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> 
         if not same_rows(own, inbox.bank) or not inbox.finite[heard.receivers].all():
             return None
         rows = torch.cat([rows, heard.receivers[:, None]], 1)
+    if len(rows) <= 2 or len(rows.unique()) > rows.shape[1] + 1:
+        return None
     ordered = rows.sort(dim=1).values
-    repeated = (ordered[:, 1:] == ordered[:, :-1]).any()
-    alike = len(rows) > 2 and len(rows.unique()) <= rows.shape[1] + 1
-    return rows if alike and not repeated else None
+    return None if (ordered[:, 1:] == ordered[:, :-1]).any() else rows
 
 
 def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:

@@ -23,11 +23,12 @@ Edges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 def combine_natively(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor) -> bool:
     """``out``: own and weighted rows of the bank, one per edge, sorted by receiver; whether all of it is finite."""
     matrices, edges = _with_own(own, own_weights, bank, edges)
+    if len(edges[0]) <= WORTH * (len(out) + len(bank)):
+        return native.weighted_sums(matrices, *edges, out)
     finite, left = True, torch.ones(len(out), dtype=torch.bool)
-    if len(edges[0]) > WORTH * (len(out) + len(bank)):
-        for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
-            finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
-            left[receivers] = False
+    for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
+        finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
+        left[receivers] = False
     if left.all():
         return native.weighted_sums(matrices, *edges, out) and finite
     if left.any():

@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #if !defined(__GNUC__)
 #error "needs vectors as GCC and Clang have them; without this library equipoise works in torch"
 #endif
@@ -40,12 +44,18 @@ enum { BASELINE, AVX2, AVX512 };
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
-#define TILE_ROWS 3        /* rows of a tile of distances, which has nine sums in registers */
 #define LARGEST 512        /* values in one network */
+#define HUGE (2 << 20)     /* bytes of a huge page */
 
+/* In huge pages where that is worth it: rows of a strip are used in any order, and each would need a page of its own. */
 static void *allocate(int64_t size) {
     void *memory = NULL;
-    return posix_memalign(&memory, 64, (size_t)size + 64) ? NULL : memory;
+    size_t huge = size < HUGE ? 64 : HUGE;
+    if (posix_memalign(&memory, huge, (size_t)size + 64)) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (huge == HUGE) madvise(memory, (size_t)size, MADV_HUGEPAGE);
+#endif
+    return memory;
 }
 
 /* Any CPU: vectors of 16 bytes, which compilers turn into what the platform has, such as SSE2 or NEON. */
@@ -115,6 +125,9 @@ EXPORT int eq_use_instructions(int wanted) {
     return chosen;
 }
 
+/* How many rows make a tile of distances, whose sums are all in registers. */
+EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
+
 #if X86
 #define CHOOSE(name, ...)                                  \
     switch (eq_instructions()) {                           \
@@ -138,6 +151,10 @@ EXPORT int eq_use_instructions(int wanted) {
     EXPORT int eq_sums_##S(const T *const *rows, int64_t count, const int64_t *starts, const int64_t *edges,           \
                            const T *weights, int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) { \
         CHOOSE(sums_##S, rows, count, starts, edges, weights, receivers, out, from, to, stream)                        \
+    }                                                                                                                  \
+    EXPORT int eq_dense_sums_##S(const T *const *rows, int64_t count, const T *weights, int64_t receivers,             \
+                                 T *const *out, int64_t from, int64_t to, int stream) {                                \
+        CHOOSE(dense_sums_##S, rows, count, weights, receivers, out, from, to, stream)                                 \
     }                                                                                                                  \
     EXPORT int eq_sums_but_one_##S(const T *const *rows, int64_t count, double share, const int64_t *left_out,         \
                                    int64_t receivers, T *const *out, int64_t from, int64_t to, int stream) {           \

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox
+from equipoise.kernels.blocks import ascending
 from equipoise.rules.base import WeightedRule, as_tolerated, check_strict
 
 
@@ -63,8 +64,7 @@ def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
     if count == 1:
         return squares[:, 0]
     nearest = (count - tolerated - 2).clamp(1, count - 1)
-    itself = torch.eye(count, dtype=torch.bool, device=squares.device)
-    sums = squares.masked_fill(itself, -torch.inf).sort(dim=2).values[:, :, 1:].cumsum(2)
+    sums = ascending(squares)[:, :, 1:].cumsum(2)  # the first is its distance to itself, an exact zero
     return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from equipoise.kernels.blocks import column_blocks
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
 
 BUDGET = 1 << 21  # elements of candidate models that are copied at a time
+FEW = 32  # if no more models fit, one is shown to all who received it instead of being copied for each
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
@@ -103,19 +104,27 @@ def _losses(own: Tensor, inbox: Inbox, near: Tensor, loss_of: LossOf) -> tuple[T
 
 
 def _evaluate(loss_of: LossOf, models: Tensor, rows: Tensor, clients: Tensor) -> Tensor:
-    """Losses of some rows on the data of some clients: long models one by one, short ones several at a time."""
+    """Losses of some rows on the data of some clients, several at a time."""
     losses = torch.empty(len(rows), dtype=torch.float64, device=models.device)
-    fitting = BUDGET // models.shape[1]
-    together = max(1, min(fitting, len(rows))) if fitting > 3 else 1
-    buffer = models.new_empty(together, models.shape[1]) if together > 1 else models  # many would fragment memory
-    for asked in column_blocks(len(rows), together):
-        chosen = rows[asked]
-        if together > 1:
-            candidates = torch.index_select(models, 0, chosen, out=buffer[: len(chosen)])
-        else:
-            candidates = models[int(chosen) :][:1]
+    for asked, candidates in _candidates(models, rows):
         found = loss_of(candidates, clients[asked])
-        if not isinstance(found, Tensor) or found.shape != chosen.shape:
-            raise ValueError(f"loss_of must return one loss per model, {len(chosen)}, found {describe(found)}")
-        losses[asked] = found.detach()
+        if not isinstance(found, Tensor) or found.shape != clients[asked].shape:
+            raise ValueError(f"loss_of must return one loss per model, {len(candidates)}, found {describe(found)}")
+        losses[asked] = found.detach().double()
     return losses
+
+
+def _candidates(models: Tensor, rows: Tensor) -> Iterator[tuple[slice | Tensor, Tensor]]:
+    """Which of the rows are judged together, and these models: views of them where that is as good as a copy."""
+    fitting, counts = BUDGET // models.shape[1], rows.bincount()
+    if fitting <= 3 or (fitting <= FEW and len(rows) > 2 * counts.count_nonzero()):
+        for judges in rows.argsort(stable=True).split(counts[counts > 0].tolist()):
+            yield judges, models[int(rows[judges[0]])].expand(len(judges), -1)
+        return
+    buffer = models.new_empty(0, models.shape[1])
+    for asked in column_blocks(len(rows), fitting):
+        chosen = rows[asked]
+        some = models[int(chosen[0]) :][: len(chosen)]
+        if len(some) < len(chosen) or (chosen.diff() != 1).any():
+            some = torch.index_select(models, 0, chosen, out=buffer.resize_(len(chosen), models.shape[1]))
+        yield asked, some
