@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from equipoise.kernels import native
 
@@ -44,3 +48,49 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if native._pool(2) is not parents and native._pool(2).submit(int).result() == 0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_every_part_is_run_once() -> None:
+    done: list[int] = []
+
+    def run(part: int) -> int:
+        done.append(part)
+        return 1
+
+    assert native._in_threads(run, 16, native.ALONE) == [1] * 16
+    assert sorted(done) == list(range(16))
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_nobody_works_on_after_an_error() -> None:
+    """A kernel that is still at work would write to memory that the caller has let go."""
+    begun: list[int] = []
+    ended: list[int] = []
+    others = threading.Event()
+
+    def run(part: int) -> int:
+        if threading.current_thread() is threading.main_thread():
+            assert others.wait(60)
+            raise KeyboardInterrupt
+        begun.append(part)
+        others.set()
+        time.sleep(0.02)
+        ended.append(part)
+        return 1
+
+    with pytest.raises(KeyboardInterrupt):
+        native._in_threads(run, 6, native.ALONE)
+    left = list(begun)
+    assert left
+    assert sorted(left) == sorted(ended)
+    time.sleep(0.1)
+    assert begun == left

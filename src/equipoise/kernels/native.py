@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -341,10 +341,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def _in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
-    """Run all parts, on as many threads as torch has; ctypes lets go of the interpreter meanwhile."""
-    threads = min(torch.get_num_threads(), parts)
-    alone = threads < 2 or cost < ALONE
-    done = [run(part) for part in range(parts)] if alone else list(_pool(threads).map(run, range(parts)))
+    """Run all parts, on as many threads as torch has, this one among them; whoever is free takes the next part.
+
+    ctypes lets go of the interpreter meanwhile.
+    """
+    threads, todo = min(torch.get_num_threads(), parts) if cost >= ALONE else 1, iter(range(parts))
+
+    def work() -> list[int]:
+        return [run(part) for part in todo]
+
+    others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    try:
+        done = work()
+    finally:
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)  # also after Ctrl-C: they write to memory that would be gone
+    done += [code for other in begun for code in other.result()]
     if any(code < 0 for code in done):
         raise MemoryError("the native kernels found no memory for a strip of the models")
     return done
