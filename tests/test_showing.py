@@ -62,3 +62,15 @@ def test_a_tensor_is_shown_by_dtype_and_shape() -> None:
     for made, part in shown.items():
         assert part in repr(made)
         assert "\n" not in repr(made)
+
+
+def test_a_simulator_and_a_metric_are_shown_by_what_they_are_made_of() -> None:
+    x, y = torch.rand(4, 2), torch.tensor([0, 1, 1, 0])
+    model = torch.nn.Linear(2, 2)
+    trainer = eq.LocalSGD(model, cross_entropy, [(x, y)] * 4, lr=0.1)
+    simulator = eq.Simulator(trainer, eq.Topology.ring(4), eq.Median(), torch.zeros(4, 6), malicious=[3])
+    assert repr(simulator) == (
+        f"Simulator(trainer={trainer!r}, topology=Topology(n=4, k=2, e=8), rule=Median(), models=float32 (4, 6), "
+        "attack=None, malicious=[3], alpha=0.5, t=0, total=None)"
+    )
+    assert repr(eq.metrics.ErrorRate(model, x, y)) == "ErrorRate(d=6, x=float32 (4, 2), y=int64 (4,))"

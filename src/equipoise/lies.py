@@ -23,7 +23,8 @@ class Lies:
 
     Who may lie is not decided here: :meth:`Topology.deliver` ignores lies from benign clients.
 
-    >>> lies = eq.Lies(torch.tensor([[0.0], [9.0]]), senders=torch.tensor([-1, 2]), receivers=torch.tensor([-1, 0]))
+    >>> rows, senders, receivers = torch.tensor([[0.0], [9.0]]), torch.tensor([-1, 2]), torch.tensor([-1, 0])
+    >>> lies = eq.Lies(rows, senders=senders, receivers=receivers)
     >>> heard = torch.tensor([[1, 2], [0, 2], [0, 1]])
     >>> lies.resolve(heard, mask=torch.ones(3, 2, dtype=torch.bool))
     tensor([[0, 1],
@@ -110,7 +111,8 @@ class Lies:
     def join(*lies: Lies) -> Lies:
         """All the lies in one table; where two are equally specific, the later one counts.
 
-        >>> both = eq.Lies.join(eq.Lies.to_all(torch.zeros(2)), eq.Lies.per_sender(torch.ones(3, 2), only=[1]))
+        >>> one_by_one = eq.Lies.per_sender(torch.ones(3, 2), only=[1])
+        >>> both = eq.Lies.join(eq.Lies.to_all(torch.zeros(2)), one_by_one)
         >>> both.which
         tensor([0, 2])
         """

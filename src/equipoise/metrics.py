@@ -18,6 +18,7 @@ from equipoise.attacks.label_flip import check_integers
 from equipoise.attacks.triggers import Trigger, targeted
 from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import TILE, chunks
+from equipoise.showing import call
 from equipoise.training.parallel import run_each
 from equipoise.training.stacked import Stacked, channels_last
 from equipoise.training.trial import outputs_of
@@ -51,6 +52,9 @@ class Metric(ABC):
         self._width = max([outputs[0].numel(), *(p.shape[0] for p in model.parameters() if p.dim() > 1)])
         if self._architecture.likes_channels_last(self._x[:2]):
             self._x = channels_last(self._x)
+
+    def __repr__(self) -> str:
+        return call(type(self).__name__, d=self._architecture.d, x=self._x, y=self._y)
 
     @torch.no_grad()
     def _try(self, models: Tensor) -> None:
@@ -216,7 +220,8 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
     such message; None for a rule without weights.
 
     >>> inbox = eq.Topology.complete(3).deliver(torch.ones(3, 1))
-    >>> eq.metrics.acceptance(torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]), inbox, malicious=[2])
+    >>> weights = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+    >>> eq.metrics.acceptance(weights, inbox, malicious=[2])
     (1.0, 0.5)
     """
     if weights is None:

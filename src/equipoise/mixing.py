@@ -24,7 +24,8 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     ``mix(own, own)`` is ``own``. With ``alpha`` 1 the result is exactly ``own``, with 0 exactly ``model``, even where
     the other one is infinite or NaN.
 
-    >>> own, aggregate = torch.tensor([[0.0, 4.0], [0.0, 4.0]]), torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+    >>> own = torch.tensor([[0.0, 4.0], [0.0, 4.0]])
+    >>> aggregate = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     >>> eq.mix(own, aggregate)
     tensor([[1., 2.],
             [1., 2.]])

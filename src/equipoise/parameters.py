@@ -42,7 +42,7 @@ def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
     >>> _ = torch.nn.init.ones_(layer.weight), torch.nn.init.zeros_(layer.bias)
     >>> eq.flatten(layer)
     tensor([1., 1., 0.])
-    >>> eq.flatten(torch.nn.BatchNorm1d(2), buffers=True)  # weight, bias, running mean, running variance
+    >>> eq.flatten(torch.nn.BatchNorm1d(2), buffers=True)  # weight, bias, running mean and variance
     tensor([1., 1., 0., 0., 0., 0., 1., 1.])
     """
     entries = entries_of(module, "module", buffers)

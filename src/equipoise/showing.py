@@ -28,8 +28,17 @@ def as_call(made: Any) -> str:
     >>> eq.Balance(gamma=0.5)
     Balance(gamma=0.5, kappa=1.0, progress=None)
     """
-    arguments = (f"{field.name}={_shown(getattr(made, field.name))}" for field in fields(made) if field.repr)
-    return f"{type(made).__name__}({', '.join(arguments)})"
+    return call(type(made).__name__, **{field.name: getattr(made, field.name) for field in fields(made) if field.repr})
+
+
+def call(function: str, /, **arguments: Any) -> str:
+    """A call of a function with these arguments: functions by name, tensors by dtype and shape.
+
+    >>> from equipoise.showing import call
+    >>> call("mix", alpha=0.5, models=torch.zeros(2, 3))
+    'mix(alpha=0.5, models=float32 (2, 3))'
+    """
+    return f"{function}({', '.join(f'{key}={_shown(value)}' for key, value in arguments.items())})"
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from equipoise.progress import Progress, Silence
 from equipoise.randomness import stream
 from equipoise.rounds import Round
 from equipoise.schedule import EachRound
+from equipoise.showing import call
 from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned
 from equipoise.simulation.measuring import Metric, is_measured, measured
 from equipoise.simulation.messages import Messages
@@ -104,6 +105,11 @@ class Simulator:
         self.trainer = poisoned(trainer, attack, self.malicious)
         self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
         self.history = History(len(models), self.malicious, name)
+
+    def __repr__(self) -> str:
+        names = ("trainer", "topology", "rule", "models", "attack", "malicious", "alpha", "t", "total")
+        values = {name: getattr(self, name) for name in names}
+        return call("Simulator", **values | {"malicious": self.malicious.nonzero().flatten().tolist()})
 
     @property
     def n(self) -> int:

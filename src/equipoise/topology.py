@@ -319,7 +319,8 @@ class Topology:
         while nobody lies, else a copy of the rows that are still sent and of the lies that are told.
 
         >>> models = torch.tensor([[0.0], [1.0], [2.0]])
-        >>> inbox = eq.Topology.complete(3).deliver(models, lies=eq.Lies.to_all(torch.tensor([9.0])), malicious=[2])
+        >>> lies = eq.Lies.to_all(torch.tensor([9.0]))
+        >>> inbox = eq.Topology.complete(3).deliver(models, lies=lies, malicious=[2])
         >>> inbox.bank[inbox.slots].squeeze(-1)
         tensor([[1., 9.],
                 [0., 9.],

@@ -183,7 +183,8 @@ class LocalSGD:
         poisoned already takes the place of the other. Momentum starts anew.
 
         >>> x, y = torch.ones(2, 1), torch.tensor([3, 3])
-        >>> train = LocalSGD(torch.nn.Linear(1, 6), torch.nn.functional.cross_entropy, [(x, y), (x, y)], lr=1.0)
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> train = LocalSGD(torch.nn.Linear(1, 6), loss, [(x, y), (x, y)], lr=1.0)
         >>> attacked = train.poisoned(eq.attacks.LabelFlip({3: 5}), malicious=[1])
         >>> attacked(torch.zeros(2, 12), t=0)[:, 6:].argmax(1)
         tensor([3, 5])

@@ -67,7 +67,8 @@ class Adaptive:
             ``scope="receiver"``.
 
     >>> models = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
-    >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], rule=eq.Balance(0.3, kappa=0))
+    >>> graph, rule = eq.Topology.complete(3), eq.Balance(0.3, kappa=0)
+    >>> known = eq.attacks.Knowledge(models, graph, malicious=[2], rule=rule)
     >>> lies = eq.attacks.Adaptive().forge(known)
     >>> (models[:2] - lies.rows).norm(dim=1).round(decimals=2)  # 0.3 * 5
     tensor([1.5000, 1.5000])

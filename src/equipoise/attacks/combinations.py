@@ -83,7 +83,8 @@ class Together:
     """Several attacks at once: where two lie on one edge, the later one counts.
 
     >>> both = eq.attacks.Together(
-    ...     eq.attacks.Only(eq.attacks.Zero(), clients=(2,)), eq.attacks.Only(eq.attacks.Gaussian(), clients=(3,))
+    ...     eq.attacks.Only(eq.attacks.Zero(), clients=(2,)),
+    ...     eq.attacks.Only(eq.attacks.Gaussian(), clients=(3,)),
     ... )
     >>> known = eq.attacks.Knowledge(torch.ones(4, 1), eq.Topology.complete(4), malicious=[2, 3])
     >>> both.forge(known).senders.unique()

@@ -30,7 +30,8 @@ class FeatureNoise:
         std: the standard deviation.
 
     >>> attack = eq.attacks.FeatureNoise()
-    >>> x, y = attack.poison(torch.zeros(2, 3), torch.tensor([0, 1]), generator=torch.Generator().manual_seed(0))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x, y = attack.poison(torch.zeros(2, 3), torch.tensor([0, 1]), generator=generator)
     >>> x.shape, y
     (torch.Size([2, 3]), tensor([0, 1]))
     """

@@ -125,7 +125,8 @@ def targeted(x: Tensor, y: Tensor, trigger: Trigger, target: int) -> Tensor:
 
     The other ones would count as a success of any good model, with or without a backdoor.
 
-    >>> eq.attacks.targeted(torch.ones(3, 2), torch.tensor([0, 1, 0]), eq.attacks.EveryNth(2), target=0)
+    >>> labels = torch.tensor([0, 1, 0])
+    >>> eq.attacks.targeted(torch.ones(3, 2), labels, eq.attacks.EveryNth(2), target=0)
     tensor([[1., 0.]])
     """
     check_examples(x, y, target)

@@ -27,7 +27,8 @@ class Dataset:
             of them without an example; None if the data was not collected from clients.
         name: for tables and pictures.
 
-    >>> data = eq.data.Dataset(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), torch.rand(2, 2), torch.tensor([1, 0]), 2)
+    >>> y, test_y = torch.tensor([0, 1, 1, 0]), torch.tensor([1, 0])
+    >>> data = eq.data.Dataset(torch.rand(4, 2), y, torch.rand(2, 2), test_y, classes=2)
     >>> clients = data.split([torch.tensor([0, 1, 3]), torch.tensor([2])])
     >>> [y.tolist() for x, y in clients]
     [[0, 1, 0], [1]]

@@ -31,7 +31,8 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
 
     >>> from equipoise import plots
     >>> from equipoise.history import History, Round
-    >>> rounds = [Round(t, values={"accepted_benign": 1.0, "accepted_malicious": 0.25}) for t in range(2)]
+    >>> accepted = {"accepted_benign": 1.0, "accepted_malicious": 0.25}
+    >>> rounds = [Round(t, values=accepted) for t in range(2)]
     >>> ax = plots.acceptance_over_rounds(History(4, malicious=[0], rounds=rounds))
     >>> [line.get_ydata().tolist() for line in ax.lines]
     [[100.0, 100.0], [25.0, 25.0]]

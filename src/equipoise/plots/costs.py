@@ -20,7 +20,8 @@ def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None =
 
     >>> from equipoise import plots
     >>> from equipoise.history import History, Round
-    >>> runs = {"Krum": History(2, rounds=[Round(0, values={"bytes": 4e6}, seconds={"aggregate": 0.003})])}
+    >>> measured = Round(0, values={"bytes": 4e6}, seconds={"aggregate": 0.003})
+    >>> runs = {"Krum": History(2, rounds=[measured])}
     >>> sent, took = plots.cost_bars(runs)
     >>> sent.texts[0].get_text(), sent.get_xlabel()
     ('4', 'sent per client\nand round (MB)')

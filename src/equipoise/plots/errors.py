@@ -45,7 +45,8 @@ def error_per_client(
 
     >>> from equipoise import plots
     >>> from equipoise.history import History, Round
-    >>> ax = plots.error_per_client(History(3, malicious=[2], rounds=[Round(0, {"error": (0.1, 0.2, 0.9)})]))
+    >>> history = History(3, malicious=[2], rounds=[Round(0, {"error": (0.1, 0.2, 0.9)})])
+    >>> ax = plots.error_per_client(history)
     >>> [float(bar.get_height()) for bar in ax.patches]
     [0.1, 0.2, 0.9]
     """
@@ -85,7 +86,8 @@ def error_over_rounds(
 
     >>> from equipoise import plots
     >>> from equipoise.history import History, Round
-    >>> runs = {"Median": History(2, rounds=[Round(t, {"error": (0.5, 1 / (t + 1))}) for t in range(3)])}
+    >>> rounds = [Round(t, {"error": (0.5, 1 / (t + 1))}) for t in range(3)]
+    >>> runs = {"Median": History(2, rounds=rounds)}
     >>> plots.error_over_rounds(runs).lines[0].get_ydata()
     array([1. , 0.5, 0.5])
     """

@@ -23,7 +23,8 @@ def heatmap(
     are positive. What is not finite is as dark as it gets; what is missing is left white.
 
     >>> from equipoise import plots
-    >>> ax = plots.heatmap({"FedAvg": {"none": 0.05, "Gaussian": 0.9}, "Balance": {"none": 0.05, "Gaussian": 0.06}})
+    >>> errors = {"FedAvg": {"none": 0.05, "Gaussian": 0.9}, "Balance": {"none": 0.05, "Gaussian": 0.06}}
+    >>> ax = plots.heatmap(errors)
     >>> [text.get_text() for text in ax.texts]
     ['0.05', '0.90', '0.05', '0.06']
     """

@@ -23,7 +23,8 @@ class Median(Rule):
     Yin et al., *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018. Note that
     ``torch.median`` returns the lower of two middle values.
 
-    >>> eq.Median()(torch.zeros(2), torch.tensor([[1.0, 5.0], [2.0, 4.0], [99.0, 3.0], [4.0, -99.0]])).model
+    >>> received = torch.tensor([[1.0, 5.0], [2.0, 4.0], [99.0, 3.0], [4.0, -99.0]])
+    >>> eq.Median()(torch.zeros(2), received).model
     tensor([3.0000, 3.5000])
     """
 
