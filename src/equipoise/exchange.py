@@ -43,7 +43,8 @@ def converse(
 
     ``exchange`` sends what it is given, the messages of one client (d,) or of all (n, d), and returns what came back.
 
-    >>> own, out = eq.converse(eq.FedAvg(), torch.zeros(1), lambda sent: torch.tensor([[2.0], [4.0]]))
+    >>> exchange = lambda sent: torch.tensor([[2.0], [4.0]])
+    >>> own, out = eq.converse(eq.FedAvg(), torch.zeros(1), exchange)
     >>> eq.mix(own, out.model, alpha=0.5)
     tensor([1.5000])
     """

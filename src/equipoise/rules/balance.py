@@ -33,7 +33,8 @@ class Balance(WeightedRule):
         kappa: how fast the limit falls.
         progress: :math:`\lambda(t, T)`, non-negative and increasing in t; t / T unless given.
 
-    >>> own, received = torch.tensor([3.0, 4.0]), torch.tensor([[3.0, 5.0], [3.0, 6.0], [30.0, 40.0]])
+    >>> own = torch.tensor([3.0, 4.0])
+    >>> received = torch.tensor([[3.0, 5.0], [3.0, 6.0], [30.0, 40.0]])
     >>> rule = eq.Balance(gamma=0.4)
     >>> rule(own, received, t=0, total=10).weights
     tensor([0.5000, 0.5000, 0.0000])

@@ -31,7 +31,8 @@ class FedAvg(Rule):
     >>> received = torch.tensor([[0.0, 2.0], [4.0, 2.0]])
     >>> eq.FedAvg()(torch.zeros(2), received).model
     tensor([2., 2.])
-    >>> eq.FedAvg(weighted=True)(torch.zeros(2), received, samples=torch.tensor([30, 10])).model
+    >>> samples = torch.tensor([30, 10])
+    >>> eq.FedAvg(weighted=True)(torch.zeros(2), received, samples=samples).model
     tensor([1., 2.])
     """
 

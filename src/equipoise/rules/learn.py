@@ -45,7 +45,8 @@ class LEARN:
         strict: raise where more is tolerated than the degree allows, instead of trimming less.
 
     >>> own, update = torch.tensor([1.0]), torch.tensor([0.5])
-    >>> replies = iter([torch.tensor([[0.1], [0.4], [9.0]]), torch.tensor([[0.8], [0.9], [-9.0]])])
+    >>> first, second = torch.tensor([[0.1], [0.4], [9.0]]), torch.tensor([[0.8], [0.9], [-9.0]])
+    >>> replies = iter([first, second])
     >>> rule = eq.LEARN(tolerated=1)
     >>> mixed_with, out = eq.converse(rule, own, lambda sent: next(replies), t=1, update=update)
     >>> mixed_with, out.model

@@ -26,7 +26,8 @@ class PerClient(Rule):
 
     >>> rule = eq.PerClient([eq.Median(), eq.FedAvg()])
     >>> own = torch.zeros(2, 1)
-    >>> inbox = eq.Inbox(torch.tensor([[0.0], [1.0], [8.0]]), torch.tensor([[0, 1, 2], [0, 1, 2]]))
+    >>> slots = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    >>> inbox = eq.Inbox(torch.tensor([[0.0], [1.0], [8.0]]), slots)
     >>> rule(own, inbox).model
     tensor([[1.],
             [3.]])
@@ -46,7 +47,8 @@ class PerClient(Rule):
     def drawn(cls, rules: Sequence[Aggregator], n: int, generator: torch.Generator | None = None) -> PerClient:
         """Every one of n clients draws its rule from ``rules``.
 
-        >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, torch.Generator().manual_seed(0)).rules
+        >>> source = torch.Generator().manual_seed(0)
+        >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source).rules
         (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
         """
         return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator).tolist())
