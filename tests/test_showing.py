@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise import attacks, experiments, rules
 from equipoise.training.losses import BatchLoss
 
-NAMES = {**vars(eq), **vars(attacks), **vars(experiments), "nan": math.nan}
+NAMES = {**vars(eq), **vars(attacks), **vars(experiments), "inf": math.inf}
 NEED_ARGUMENTS = [
     eq.Balance(gamma=0.5, kappa=0, progress=math.dist),
     eq.PerClient([eq.Median(), eq.Balance(), eq.Krum(tolerated=1)]),
@@ -23,6 +23,7 @@ NEED_ARGUMENTS = [
     attacks.Chain((attacks.EveryNth(2), attacks.ONE_PIXEL)),
     attacks.LabelFlip({3: 5}),
     attacks.LabelFlip(offset=5.0),
+    attacks.NonFinite(math.inf),  # NaN, its default, is not equal to itself
     attacks.Only(attacks.LabelFlip({3: 5}), clients=(0, 1)),
     attacks.Together(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
     attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
