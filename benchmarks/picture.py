@@ -10,6 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from benchmarks.goals import COPIES
 from benchmarks.results import Results, load
@@ -33,8 +34,7 @@ def picture(results: Results) -> Figure:
     """A panel for every workload, and a legend in the last place of the grid."""
     workloads, rules = results.workloads, results.rules
     rows = math.ceil((len(workloads) + 1) / COLUMNS)
-    figure = Figure(figsize=(8.4, rows * (0.25 * len(rules) + 0.85)), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.12)  # type: ignore[union-attr,call-arg]
+    figure = Figure(figsize=(8.4, rows * (0.25 * len(rules) + 0.85)), layout=ConstrainedLayoutEngine(h_pad=0.12))
     axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flatten()
     for axis, workload in zip(axes, workloads, strict=False):
         panel(axis, workload, rules, results)

@@ -43,6 +43,10 @@ def test_what_is_shown_makes_the_same(made: Any) -> None:
     assert eval(repr(made), NAMES | {"dist": math.dist}) == made
 
 
+def test_nan_is_shown() -> None:
+    assert repr(attacks.NonFinite()) == "NonFinite(value=nan)"
+
+
 def test_a_function_is_shown_by_its_name() -> None:
     def half(t: int, generator: torch.Generator) -> float:
         return 0.5

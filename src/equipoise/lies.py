@@ -23,8 +23,8 @@ class Lies:
 
     Who may lie is not decided here: :meth:`Topology.deliver` ignores lies from benign clients.
 
-    >>> rows, senders, receivers = torch.tensor([[0.0], [9.0]]), torch.tensor([-1, 2]), torch.tensor([-1, 0])
-    >>> lies = eq.Lies(rows, senders=senders, receivers=receivers)
+    >>> rows, senders = torch.tensor([[0.0], [9.0]]), torch.tensor([-1, 2])
+    >>> lies = eq.Lies(rows, senders, receivers=torch.tensor([-1, 0]))
     >>> heard = torch.tensor([[1, 2], [0, 2], [0, 1]])
     >>> lies.resolve(heard, mask=torch.ones(3, 2, dtype=torch.bool))
     tensor([[0, 1],
