@@ -31,6 +31,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define ALIGNED __attribute__((aligned(64)))
 #define FETCH(p) __builtin_prefetch(p, 0, 2)
+#define FETCH_NEAR(p) __builtin_prefetch(p, 0, 3)
 
 #include "networks.h"
 
@@ -38,13 +39,16 @@ enum { BASELINE, AVX2, AVX512 };
 
 #define FAILED (-1)        /* there was no memory */
 #define NEAR (28 << 10)    /* bytes of a strip that are to stay in a first-level cache of 32 KiB */
+#define MIDDLE (512 << 10) /* bytes that fit twice into a second-level cache of 1 MiB */
 #define FAR (4 << 20)      /* bytes of a panel that are to stay in the last-level cache */
 #define PAGE 2048          /* bytes of a row that are read at a time */
+#define AHEAD (16 << 10)   /* bytes that are on their way from memory while rows are packed */
 #define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define LARGEST 512        /* values in one network */
+#define OTHERS 8           /* rows that one row is compared with at a time, in a sparse graph */
 #define HUGE (2 << 20)     /* bytes of a huge page */
 
 /* In huge pages where that is worth it: rows of a strip are used in any order, and each would need a page of its own. */
