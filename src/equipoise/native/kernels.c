@@ -48,6 +48,7 @@ enum { BASELINE, AVX2, AVX512 };
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define LARGEST 512        /* values in one network */
+#define FEW 24             /* rows that are compared where they are, at most */
 #define OTHERS 8           /* rows that one row is compared with at a time, in a sparse graph */
 #define HUGE (2 << 20)     /* bytes of a huge page */
 
