@@ -125,8 +125,26 @@ def test_bad_settings_are_errors_that_name_the_valid_ones(field: str, value: Any
 
 
 def test_regression_has_no_backdoor() -> None:
-    with pytest.raises(ValueError, match="attack must be another one for regression, found 'Backdoor'"):
+    with pytest.raises(ValueError, match="attack must be another one for synthetic regression, found 'Backdoor'"):
         Setting(data="synthetic", attack="Backdoor")
+
+
+def test_the_papers_network_sees_one_pixel_of_its_trigger_and_all_of_the_other_one() -> None:
+    images = torch.rand(200, 1, 28, 28, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = eq.models.cnn().double()(images.requires_grad_())
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), images)
+    seen = (gradient != 0).any(0)[0]
+    for attack, expected in (("Backdoor", 1), ("Backdoor-seen", 4)):
+        backdoor = Setting(data="mnist", attack=attack).backdoor
+        assert backdoor is not None
+        marked = backdoor.trigger.stamp(torch.zeros(1, 28, 28))[0] == 1
+        assert (marked & seen).sum() == expected
+
+
+@pytest.mark.parametrize("data", ["synthetic", "har", "celeba"])
+def test_other_data_have_no_other_trigger(data: str) -> None:
+    with pytest.raises(ValueError, match=r"attack must be another one for .*, found 'Backdoor-seen'"):
+        Setting(data=data, attack="Backdoor-seen")
 
 
 # From a setting to a training

@@ -37,7 +37,8 @@ def cnn(
         \qquad \mathrm{bias} = 0
 
     The norm of such a model is 13.5, and with torch's own initial weights, ``init="torch"``, it is 8.1. This matters to
-    BALANCE, which accepts messages within a fraction of the receiver's norm.
+    BALANCE, which accepts messages within a fraction of the receiver's norm. Of an image of 28 x 28 pixels the last two
+    rows and columns do not matter: the second pooling makes 5 x 5 of 11 x 11.
 
     Args:
         shape: channels, height and width of an input; both height and width at least 10.

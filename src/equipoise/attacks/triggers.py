@@ -37,6 +37,9 @@ class PixelPattern(Trigger):
     code of FLDetector (Zhang et al., KDD 2022). `ONE_PIXEL` is the one for CelebA. Images are scaled to [0, 1] before
     they are stamped, not after: 1 is white.
 
+    `equipoise.models.cnn` sees but one of the four, (25, 25): of an image of 28 x 28 its second pooling leaves out
+    rows and columns 26 and 27. A backdoor that shall be learned there needs other pixels.
+
     Args:
         pixels: (row, column) pairs, from the upper left corner.
         value: what these pixels become.

@@ -44,6 +44,15 @@ METHODS = tuple(RULES)[:9]
 # Attacks: appendix D and section 7, and what else may be meant by their words
 
 AnyAttack = Attack | None
+SEEN = attacks.PixelPattern(tuple((row - 2, column - 2) for row, column in attacks.PixelPattern().pixels))
+"""The pattern two pixels further in: the paper's network does not see rows and columns 26 and 27 of 28, because its
+second pooling makes 5 x 5 of 11 x 11, and with them three of the pattern's four pixels."""
+
+
+def _seen(task: Task) -> AnyAttack:
+    return attacks.Backdoor(SEEN, task.target) if task.trigger == attacks.PixelPattern() else None
+
+
 ATTACKS: Mapping[str, Callable[[Task], AnyAttack]] = {
     "No": lambda task: None,
     "LF": lambda task: task.flip,
@@ -56,6 +65,7 @@ ATTACKS: Mapping[str, Callable[[Task], AnyAttack]] = {
     "LIE": lambda task: attacks.LIE(),
     "Dissensus": lambda task: attacks.Dissensus(),
     "Feature-1000": lambda task: attacks.FeatureNoise(std=1000.0),
+    "Backdoor-seen": _seen,
     "Adapt-max": lambda task: attacks.Adaptive("max", rule=rules.Balance()),
     "Adapt-own": lambda task: attacks.Adaptive("max", rule=rules.Balance(), centre="own"),
     "MinMax": lambda task: attacks.MinMax(),

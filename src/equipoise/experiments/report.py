@@ -54,7 +54,7 @@ def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -
         runs = tuple(store.runs(setting))
     except DamagedError:
         runs = ()
-    names = [setting.task.metric, *(["ASR"] if setting.attack == "Backdoor" else [])]
+    names = [setting.task.metric, *(["ASR"] if setting.backdoor else [])]
     ours: tuple[float, ...]
     last: tuple[float, ...]
     if table.measure == "consensus":

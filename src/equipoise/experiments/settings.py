@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from equipoise.arguments import check_count, check_probability
+from equipoise.attacks import Backdoor
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES, regular
 from equipoise.experiments.tasks import TASKS, Task
 
@@ -87,8 +88,8 @@ class Setting:
         object.__setattr__(self, "graph", self.graph.replace(" ", ""))
         _check_choice("rule", self.rule, RULES)
         _check_choice("attack", self.attack, ATTACKS)
-        if self.attack == "Backdoor" and self.task.trigger is None:
-            raise ValueError(f"attack must be another one for regression, found {self.attack!r}")
+        if self.attack != "No" and ATTACKS[self.attack](self.task) is None:
+            raise ValueError(f"attack must be another one for {self.task.title}, found {self.attack!r}")
         if regular(self.graph) is None:
             _check_choice("graph", self.graph, (*REGULAR, *GRAPHS))
         _check_choice("start", self.start, ("same", "different"))
@@ -115,6 +116,12 @@ class Setting:
     def task(self) -> Task:
         """The data set."""
         return TASKS[self.data]
+
+    @property
+    def backdoor(self) -> Backdoor | None:
+        """The attack, if it is a backdoor."""
+        attack = ATTACKS[self.attack](self.task)
+        return attack if isinstance(attack, Backdoor) else None
 
     @property
     def n(self) -> int:

@@ -133,8 +133,9 @@ TABLES: Mapping[str, Table] = {
         *({"data": "synthetic", "attack": "Feature"}, published.FEATURE),
     ),
     "readings": Table(
-        "Other readings of two attacks, and what else hurts BALANCE",
-        *(_rules(), _attacks(("Feature", "Feature-1000", "Adapt", "Adapt-max", "Adapt-own", "MinMax", "Mimic"))),
+        "Other readings of three attacks, and what else hurts BALANCE",
+        _rules(),
+        _attacks(("Feature", "Feature-1000", "Backdoor-seen", "Adapt", "Adapt-max", "Adapt-own", "MinMax", "Mimic")),
     ),
     "strongest": Table(
         "BALANCE under attacks that stay within what it accepts",

@@ -221,6 +221,6 @@ def _metrics(setting: Setting, dataset: data.Dataset, model: torch.nn.Module) ->
     if task.metric == "MSE":
         return {"MSE": metrics.MeanSquaredError(model, x, y)}
     found: dict[str, Callable[[Tensor], Tensor]] = {"TER": metrics.ErrorRate(model, x, y)}
-    if setting.attack == "Backdoor" and task.trigger is not None:
-        found["ASR"] = metrics.AttackSuccess(model, x, y, task.trigger, task.target)
+    if (backdoor := setting.backdoor) is not None:
+        found["ASR"] = metrics.AttackSuccess(model, x, y, backdoor.trigger, backdoor.target)
     return found
