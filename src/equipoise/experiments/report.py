@@ -131,9 +131,9 @@ def overview(shown: dict[str, list[Cell]]) -> str:
 
 
 def section(name: str, table: Table, found: list[Cell]) -> str:
-    """A table by what it is judged by, the same after the last round alone, and how many cells have which verdict."""
+    """A table by what it is judged by, if the paper has it also after the last round alone, and a legend."""
     parts = [f"## {table.caption} (`{name}`)", markdown(table, found)]
-    if any(cell.last != cell.ours for cell in found):
+    if table.figures and any(cell.last != cell.ours for cell in found):
         parts += ["After the last round alone, as the paper defines it:", markdown(table, found, last=True)]
     return "\n\n".join([*parts, _legend(table, found)])
 
