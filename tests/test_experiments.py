@@ -23,6 +23,7 @@ from equipoise.experiments import Setting, cli, figures, names, pool, published,
 from equipoise.experiments.store import DamagedError, Store
 from equipoise.experiments.tables import TABLES, Table
 from equipoise.experiments.tasks import TASKS
+from equipoise.progress import Progress
 
 Capture = pytest.CaptureFixture[str]
 SHORT = Setting(data="synthetic", rule="BALANCE", attack="Gauss", rounds=20)
@@ -227,16 +228,19 @@ def test_a_run_is_summed_up() -> None:
     assert (found["seed"], found["rounds"], found["version"]) == (0, 20, eq.__version__)
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    whole, _ = trials.run(SHORT, 0, ".")
-    path = tmp_path / "unfinished"
-
+def interrupt_after_seven_rounds(checkpoint: Path) -> None:
     def interrupt(run: eq.Simulator) -> None:
         if run.t == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trials.run(SHORT, 0, ".", step=interrupt, checkpoint=path)
+        trials.run(SHORT, 0, ".", step=interrupt, checkpoint=checkpoint)
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    whole, _ = trials.run(SHORT, 0, ".")
+    path = tmp_path / "unfinished"
+    interrupt_after_seven_rounds(path)
     resumed: list[int] = []
     again, _ = trials.run(SHORT, 0, ".", step=lambda run: resumed.append(run.t), checkpoint=path)
     assert resumed[0] == 8
@@ -312,6 +316,23 @@ def test_processes_run_what_is_missing_and_stay_out_of_each_others_way(store: St
     alone, _ = trials.run(settings[0], 1, ".")
     assert store.runs(settings[0])[1]["max_MSE"] == alone["max_MSE"]
     assert not list(store.folder.rglob("*.unfinished"))
+
+
+def test_rounds_of_a_checkpoint_do_not_count_for_the_time_that_is_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = store.checkpoint(SHORT, 0)
+    checkpoint.parent.mkdir(parents=True)
+    interrupt_after_seven_rounds(checkpoint)
+    bars: list[Progress] = []
+
+    def remembered(total: int, label: str) -> Progress:
+        bars.append(Progress(total, label))
+        return bars[0]
+
+    monkeypatch.setattr(pool, "Progress", remembered)
+    assert pool.run_all([pool.Job(SHORT, 0)], ".", store, 1) == []
+    assert (bars[0].skipped, bars[0].done, bars[0].total) == (7, SHORT.rounds, SHORT.rounds)
 
 
 def test_missing_data_is_said_before_anything_is_run(tmp_path: Path, capsys: Capture) -> None:

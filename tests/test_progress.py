@@ -93,6 +93,15 @@ def test_an_error_leaves_the_line_where_it_was(clock: Clock) -> None:
     assert file.getvalue() == f"round 1/4 [{'#' * 6}{'.' * 18}] 0:09 left fine\n"
 
 
+def test_skipped_steps_take_no_time(clock: Clock) -> None:
+    file = io.StringIO()
+    with Progress(100, "round", file=file) as bar:
+        bar.skip(90)
+        clock.now += 10.0
+        bar.advance()
+    assert file.getvalue().splitlines()[0] == f"round 91/100 [{'#' * 21}{'.' * 3}] 1:30 left"
+
+
 def test_the_last_note_stays(clock: Clock) -> None:
     file = io.StringIO()
     with Progress(2, "round", file=file) as bar:

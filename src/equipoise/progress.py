@@ -18,7 +18,7 @@ class Progress:
     """A progress bar on standard error: on a terminal one line, drawn again; in a log or a notebook, some lines.
 
     Without a standard error, and after it is closed, nothing is shown. The time that is left is estimated from the
-    steps since the start; those ``done`` before it, in a run that is resumed, do not count.
+    steps since the start; those ``done`` before it, in a run that is resumed, and those that are skipped do not count.
 
     >>> import sys
     >>> from equipoise.progress import Progress
@@ -32,7 +32,7 @@ class Progress:
         self.total, self.label, self.done = total, label, done
         self._file: TextIO | None = sys.stderr if file is None else file  # sys.stderr is None under pythonw
         self._columns = _columns_of_terminal(self._file)
-        self._start, self._first = time.monotonic(), done
+        self._start, self.skipped = time.monotonic(), done
         self._drawn, self._line = self._start, ""
         self._note: str | Callable[[], str] = ""
 
@@ -52,6 +52,10 @@ class Progress:
         if now - self._drawn >= pause:
             self._draw(end="\n" if self._columns is None else "")
 
+    def skip(self, steps: int) -> None:
+        """Note that some steps need not be done: they were done before, or there is no use in them."""
+        self.done, self.skipped = self.done + steps, self.skipped + steps
+
     def _draw(self, end: str = "") -> None:
         self._drawn, before = time.monotonic(), self._line
         filled = WIDTH * self.done // max(1, self.total)
@@ -65,7 +69,7 @@ class Progress:
 
     def _clock(self) -> str:
         """Time that it took, or that is left."""
-        elapsed, fresh = self._drawn - self._start, self.done - self._first
+        elapsed, fresh = self._drawn - self._start, self.done - self.skipped
         if self.done >= self.total or fresh <= 0:
             return _minutes(elapsed)
         return f"{_minutes(elapsed / fresh * (self.total - self.done))} left"

@@ -43,7 +43,8 @@ def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
     with Progress(setting.rounds, "round") as bar:
 
         def step(simulator: Simulator) -> None:
-            bar.advance(simulator._note, steps=simulator.t - bar.done)
+            bar.skip(simulator.t - 1 - bar.done)  # what a checkpoint had
+            bar.advance(simulator._note)
 
         found, history = run(setting, seed, root, step=step, checkpoint=checkpoint)
     store.add(setting, found)

@@ -55,20 +55,20 @@ def run_all(jobs: Sequence[Job], root: str | os.PathLike[str], store: Store, pro
         return []
     load(jobs[0].setting.data, os.fspath(root), jobs[0].seed)  # a missing file is better reported once, and now
     context = multiprocessing.get_context("spawn")
-    stop, done = context.Event(), context.Value("q", 0)
+    stop, counts = context.Event(), context.Array("q", 2)  # of rounds: trained, and skipped
     executor = ProcessPoolExecutor(
-        min(processes, len(jobs)), context, initializer=_begin, initargs=(stop, done, os.getpid())
+        min(processes, len(jobs)), context, initializer=_begin, initargs=(stop, counts, os.getpid())
     )
     with executor, Progress(sum(job.setting.rounds for job in jobs), "round") as bar:
         pending = {executor.submit(_work, job, os.fspath(root), store.folder): job for job in jobs}
         try:
-            return _collect(pending, store, done, bar)
+            return _collect(pending, store, counts, bar)
         finally:  # also after Ctrl-C
             stop.set()
             executor.shutdown(cancel_futures=True)
 
 
-def _collect(pending: dict[Future[Run], Job], store: Store, done: Any, bar: Progress) -> list[str]:
+def _collect(pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Progress) -> list[str]:
     """Store every run when it ends, and show how far all of them are."""
     total, problems, note = len(pending), list[str](), ""
     while pending:
@@ -82,7 +82,9 @@ def _collect(pending: dict[Future[Run], Job], store: Store, done: Any, bar: Prog
                 note = f"run {total - len(pending)}/{total}: {worst:.3f}, {job.setting.rule}, {job.setting.attack}"
             except Exception as error:
                 problems.append(f"{job.setting} --seed {job.seed}: {type(error).__name__}: {error}")
-        bar.advance(note, steps=done.value - bar.done)
+        trained, skipped = counts[:]
+        bar.skip(skipped - bar.skipped)
+        bar.advance(note, steps=trained + skipped - bar.done)
     return problems
 
 
@@ -93,10 +95,10 @@ class StoppedError(Exception):
 _shared: tuple[Event, Any, int]
 
 
-def _begin(stop: Event, done: Any, parent: int) -> None:
+def _begin(stop: Event, counts: Any, parent: int) -> None:
     """What a process does first. It is told to stop by its parent alone, or by its parent's end."""
     global _shared
-    _shared = stop, done, parent
+    _shared = stop, counts, parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -111,13 +113,14 @@ def _end_with(parent: int) -> None:
 
 
 def _work(job: Job, root: str, folder: Path) -> Run:
-    stop, done, parent = _shared
+    stop, counts, parent = _shared
     counted = 0
 
     def step(simulator: Simulator) -> None:
         nonlocal counted
-        with done.get_lock():
-            done.value += simulator.t - counted
+        with counts.get_lock():
+            counts[0] += 1
+            counts[1] += simulator.t - 1 - counted  # what a checkpoint had
         counted = simulator.t
         if stop.is_set() or os.getppid() != parent:
             raise StoppedError
@@ -125,6 +128,6 @@ def _work(job: Job, root: str, folder: Path) -> Run:
     checkpoint = Store(folder).checkpoint(*job)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     found, _ = run(*job, root, step=step, checkpoint=checkpoint)
-    with done.get_lock():
-        done.value += job.setting.rounds - counted
+    with counts.get_lock():
+        counts[1] += job.setting.rounds - counted
     return found
