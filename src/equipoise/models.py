@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equipoise.arguments import check_count, describe
 from equipoise.parameters import flatten
 from equipoise.randomness import stream
+from equipoise.training.fused import FusedSequential
 
 Init: TypeAlias = Literal["xavier", "torch"]
 
@@ -58,7 +59,7 @@ def cnn(
     channels, height, width = shape
 
     def build() -> nn.Sequential:
-        return nn.Sequential(
+        return FusedSequential(
             *(nn.Conv2d(channels, 30, 3), nn.MaxPool2d(2), nn.ReLU()),  # after pooling: the same, and faster
             *(nn.Conv2d(30, 50, 3), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Flatten(), nn.Linear(50 * _left(_left(height)) * _left(_left(width)), 100), nn.ReLU()),

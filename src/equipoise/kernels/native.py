@@ -35,6 +35,8 @@ ARGUMENTS = {
     "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
     "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *RANGE, FLAG),
     "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
+    "conv_pool": (POINTER,) * 6,
+    "conv_pool_back": (POINTER,) * 8,
 }
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 HALVES = (torch.float16, torch.bfloat16)

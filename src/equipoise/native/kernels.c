@@ -176,6 +176,14 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
                                      T *const *out, int64_t from, int64_t to, int stream) {                            \
         CHOOSE(middle_but_one_##S, rows, count, left_out, receivers, trim, steps, step_count, kept, out, from, to,     \
                stream)                                                                                                 \
+    }                                                                                                                  \
+    EXPORT int eq_conv_pool_##S(const int64_t *shape, const T *x, const T *weights, const T *bias, T *out,             \
+                                uint8_t *largest) {                                                                    \
+        CHOOSE(conv_pool_##S, shape, x, weights, bias, out, largest)                                                   \
+    }                                                                                                                  \
+    EXPORT int eq_conv_pool_back_##S(const int64_t *shape, const T *x, const T *weights, const T *gradient,            \
+                                     const uint8_t *largest, T *to_x, T *to_weights, T *to_bias) {                     \
+        CHOOSE(conv_pool_back_##S, shape, x, weights, gradient, largest, to_x, to_weights, to_bias)                    \
     }
 
 EXPORTED(float, f32)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
+from equipoise.training.fused import FusedSequential
+
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Tanh, nn.Identity)
 
 
@@ -25,7 +27,7 @@ def apply_stacked(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor
     tensor([[2., 2., 2., 2.],
             [3., 3., 3., 3.]])
     """
-    if not _is(module, nn.Sequential):
+    if not _is(module, nn.Sequential, FusedSequential):
         return _apply(module, parameters, x, shared)
     for name, child in zip(module._modules, cast(nn.Sequential, module), strict=True):
         own = {key.removeprefix(f"{name}."): p for key, p in parameters.items() if key.startswith(f"{name}.")}
