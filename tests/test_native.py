@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,9 @@ import equipoise as eq
 from equipoise.kernels import native, networks
 from equipoise.kernels.blocks import new_output
 from tests.graphs import GRAPHS, Graph, complete, deliver, models_of, random_lies, regular
+from tests.instruction_sets import instructions  # noqa: F401
 
 DTYPES = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-
-
-@pytest.fixture(autouse=True, params=[0, 1, 2], ids=["baseline", "AVX2", "AVX-512"])
-def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every instruction set that this CPU has."""
-    library = native._open()
-    if library is None:
-        pytest.skip("equipoise was installed without a compiler")
-    if library.eq_use_instructions(request.param) != request.param:
-        pytest.skip("this CPU does not have them")
-    monkeypatch.setattr(native, "LIBRARY", library)
-    yield
-    library.eq_use_instructions(2)
 
 
 def matrix(rows: int, d: int, dtype: torch.dtype, *, offset: int = 0, gap: int = 0, seed: int = 0) -> Tensor:

@@ -19,15 +19,15 @@ def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether `conv_pool` can take these, and nobody looks at what happens inside, as ``vmap`` and tracing do."""
     return (
         native.available()
+        and torch._C._get_tracing_state() is None
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
         and all(type(part) in PLAIN and part.device.type == "cpu" for part in (x, weight, bias))
         and x.dtype == weight.dtype == bias.dtype
         and x.dtype in native.SUFFIXES
         and x.dim() == 4
         and x.shape[1] == weight.shape[1]
         and min(x.shape[2:]) >= 4
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._get_tracing_state() is None
-        and not torch.compiler.is_compiling()
     )
 
 
