@@ -836,6 +836,18 @@ def test_losses_are_means_on_the_last_batch_of_the_round(way: Way, reduction: An
 
 
 @every_way
+@pytest.mark.parametrize("reduction", ["mean", "sum", None])
+def test_one_model_can_be_judged_by_many(way: Way, reduction: Any):
+    """As UBAR asks it, by rows that are the same memory."""
+    model, clients = nn.Linear(6, 3), examples((6,), [9, 3, 20, 9, 9, 9, 9])
+    options: Any = {"lr": 0.1, "batch_size": 5, "way": way, "reduction": reduction}
+    trainer = LocalSGD(model, cross_entropy if reduction else nn.CrossEntropyLoss(), clients, **options)
+    judges = torch.tensor([2, 0, 3, 1, 4, 5, 0, 6])
+    one = start(model, 1).expand(len(judges), -1)
+    torch.testing.assert_close(trainer.loss_of(4)(one, judges), trainer.loss_of(4)(one.contiguous(), judges))
+
+
+@every_way
 def test_losses_of_broken_models_are_nan_and_of_poisoned_clients_on_poisoned_examples(way: Way):
     trainer, models = logistic(way=way)
     clean = trainer.loss_of(0)(models, torch.arange(4))

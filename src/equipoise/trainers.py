@@ -25,6 +25,8 @@ from equipoise.training.stacked import Stacked, Way
 from equipoise.training.trial import try_out
 from equipoise.types import Attack, DataAttack, MessageAttack
 
+JUDGES = 4  # clients that judge one model in one operation: more would leave nothing to other threads
+
 
 class LocalSGD:
     r"""Mini-batch gradient descent on every client's own examples.
@@ -169,8 +171,10 @@ class LocalSGD:
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
             judgement = Judgement(self._judging, mean_loss, models, losses)
-            judge = judgement.together if self.way == "batched" else judgement.alone
-            for_each_batch(judge, examples, positions(), clients.cpu(), way=self.way, d=self._judging.d)
+            together, same = self.way == "batched", models.stride(0) == 0
+            judge = judgement.together if together else judgement.one_by_many if same else judgement.alone
+            most = JUDGES if same else 1
+            for_each_batch(judge, examples, positions(), clients.cpu(), way=self.way, d=self._judging.d, most=most)
             return losses
 
         return loss_of

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from equipoise.kernels.blocks import chunks
 from equipoise.training.examples import Batch, Examples
 from equipoise.training.parallel import run_each
 from equipoise.training.stacked import Way
@@ -17,15 +15,26 @@ MOST = 256  # clients that are trained together, so that several threads have so
 
 
 def for_each_batch(
-    work: Callable[[Batch], None], examples: Examples, positions: Tensor, clients: Tensor, *, way: Way, d: int
+    work: Callable[[Batch], None],
+    examples: Examples,
+    positions: Tensor,
+    clients: Tensor,
+    *,
+    way: Way,
+    d: int,
+    most: int = 1,
 ) -> None:
     """Hand to work the batches of clients, who may be named repeatedly; rows are places in ``clients``.
 
     Client i has the examples at ``positions[i]``, or all it has if these are fewer. Batches in one block are equally
-    long; unless trained together, every client is a block of its own. ``d`` is the number of parameters of a model.
+    long; unless trained together, blocks have ``most`` clients. ``d`` is the number of parameters of a model.
     """
-    lengths = examples.counts[clients].clamp_max(positions.shape[1])
-    blocks = _equally_long(lengths, examples.x[0].numel(), d) if way == "batched" else _one_by_one(lengths)
+    lengths, features = examples.counts[clients].clamp_max(positions.shape[1]), examples.x[0].numel()
+
+    def fitting(length: int) -> int:
+        return max(1, AT_ONCE // max(length * features + d, AT_ONCE // MOST)) if way == "batched" else most
+
+    blocks = _equally_long(lengths, fitting)
 
     def run(i: int) -> None:
         rows, length = blocks[i]
@@ -36,15 +45,10 @@ def for_each_batch(
     run_each(run, len(blocks), threads=not alone and examples.x.device.type == "cpu")
 
 
-def _one_by_one(lengths: Tensor) -> list[tuple[Tensor, int]]:
-    return list(zip(torch.arange(len(lengths)).split(1), lengths.tolist(), strict=True))
-
-
-def _equally_long(lengths: Tensor, features: int, d: int) -> list[tuple[Tensor, int]]:
-    """Blocks of clients with batches of one length, which fit into memory side by side."""
+def _equally_long(lengths: Tensor, fitting: Callable[[int], int]) -> list[tuple[Tensor, int]]:
+    """Blocks of clients with batches of one length, as many as fit."""
     return [
-        (rows[block], length)
+        (block, length)
         for length in lengths.unique().tolist()
-        for rows in [(lengths == length).nonzero().flatten()]
-        for block in chunks(len(rows), max(length * features + d, AT_ONCE // MOST), AT_ONCE)
+        for block in (lengths == length).nonzero().flatten().split(fitting(length))
     ]

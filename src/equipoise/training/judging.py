@@ -34,3 +34,12 @@ class Judgement:
         with self.architecture.replica() as replica:
             replica.vector.copy_(self.models[row])
             self.losses[row] = self.loss(replica.module(batch.x[0]), batch.y[0])
+
+    @torch.no_grad()
+    def one_by_many(self, batch: Batch) -> None:
+        """Judge one model, the same in all rows of a batch, by the examples of each."""
+        with self.architecture.replica() as replica:
+            replica.vector.copy_(self.models[int(batch.rows[0])])
+            outputs = replica.module(batch.x.flatten(0, 1)).unflatten(0, batch.x.shape[:2])
+            for row, output, y in zip(batch.rows.tolist(), outputs, batch.y, strict=True):
+                self.losses[row] = self.loss(output, y)
