@@ -435,7 +435,7 @@ def test_figures_have_a_line_for_every_rule(store: Store, tmp_path: Path) -> Non
         store.add(setting, finished(setting, 0.1 + i / 100))
     figure = figures.lines(table, report.cells(table, store))
     assert [ax.get_title() for ax in figure.axes] == ["Gauss", "Trim"]
-    assert [len(ax.lines) for ax in figure.axes] == [5, 5]
+    assert [len(ax.lines) for ax in figure.axes] == [4, 4]
 
 
 def test_consensus_errors_are_no_rates(store: Store) -> None:
