@@ -13,7 +13,7 @@ setup(
             ["src/equipoise/native/kernels.c"],
             depends=[
                 f"src/equipoise/native/{name}"
-                for name in ("kernels.inc", "convolution.inc", "plain.inc", "x86.inc", "undefine.inc", "networks.h")
+                for name in ("kernels.inc", "convolution.inc", "winograd.inc", "plain.inc", "x86.inc", "undefine.inc", "networks.h")
             ],
             extra_compile_args=FLAGS,
             optional=True,

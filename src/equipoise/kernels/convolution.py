@@ -42,10 +42,12 @@ def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     tensor([[[[90.]]]])
     """
     found: Tensor = _ConvPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return found
+    return found.movedim(-1, 1)  # not inside, or nobody could change the result in place
 
 
 class _ConvPool(torch.autograd.Function):
+    """Channels are last in its result."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         images, weights, biases = x.movedim(1, -1).contiguous(), weight.contiguous(), bias.contiguous()
@@ -60,7 +62,7 @@ class _ConvPool(torch.autograd.Function):
 
         _run(run, images, weights)
         ctx.save_for_backward(x, weight, bias, largest)
-        return out.movedim(-1, 1)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -68,14 +70,15 @@ class _ConvPool(torch.autograd.Function):
         wanted: tuple[bool, ...] = ctx.needs_input_grad
         if torch.is_grad_enabled():  # somebody wants gradients of gradients
             inputs = [part for part, needed in zip((x, weight, bias), wanted, strict=True) if needed]
-            found = iter(torch.autograd.grad(_in_torch(x, weight, bias), inputs, gradients, create_graph=True))
+            out = _in_torch(x, weight, bias).movedim(1, -1)
+            found = iter(torch.autograd.grad(out, inputs, gradients, create_graph=True))
             return tuple(next(found) if needed else None for needed in wanted)
         return _backward(x, weight, largest, gradients[0], to_x=wanted[0])
 
 
 def _backward(x: Tensor, weight: Tensor, largest: Tensor, gradient: Tensor, *, to_x: bool) -> tuple[Tensor | None, ...]:
     images, weights = x.movedim(1, -1).contiguous(), weight.contiguous()
-    steps = gradient.movedim(1, -1).contiguous()
+    steps = gradient.contiguous()
     parts, call = -(-len(x) // TOGETHER), native._function("conv_pool_back", x)
     to_images = torch.empty_like(images) if to_x else None
     to_weight, to_bias = weight.new_zeros(parts, *weight.shape), weight.new_zeros(parts, len(weight))
