@@ -1,6 +1,7 @@
 """Builds the native kernels where there is a compiler; without one, equipoise works in torch."""
 
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -11,10 +12,7 @@ setup(
         Extension(
             "equipoise._native",
             ["src/equipoise/native/kernels.c"],
-            depends=[
-                f"src/equipoise/native/{name}"
-                for name in ("kernels.inc", "convolution.inc", "winograd.inc", "plain.inc", "x86.inc", "undefine.inc", "networks.h")
-            ],
+            depends=[*glob("src/equipoise/native/*.inc"), *glob("src/equipoise/native/*.h")],
             extra_compile_args=FLAGS,
             optional=True,
         )
