@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import conv2d, max_pool2d, relu
+from torch.utils.flop_counter import FlopCounterMode
 
 import equipoise as eq
 from equipoise.kernels import native
@@ -261,6 +263,22 @@ def test_transforms_and_traces_see_single_layers(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(exported.module()(x), fused(x))
     fused(x).square().sum().backward()
     torch.testing.assert_close(each["0.weight"].sum(0), fused[0].weight.grad)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, for forward-mode gradients
+def test_whoever_looks_at_single_operations_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, fused, x = called(monkeypatch), network(), torch.rand(3, 2, 9, 9)
+    with FlopCounterMode(display=False) as counter:
+        fused(x)
+    assert counter.get_total_flops() == 2 * 3 * 4 * 2 * 9 * 7 * 7
+    with forward_ad.dual_level():
+        out = fused(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert forward_ad.unpack_dual(out).tangent is not None
+    assert not calls
+    layers = torch.rand(4, 2, 3, 3), torch.rand(4)
+    assert serves(x, *layers)
+    with torch.autocast("cpu"):
+        assert not serves(x, *layers)
 
 
 def test_images_that_are_too_small_are_left_to_torch() -> None:

@@ -50,11 +50,11 @@ class LocalSGD:
     One step with batches of 32 took, the least of several times on 2 cores::
 
         milliseconds                            loop   threads   batched
-        20 CNNs of the paper                      75        45       187
+        20 CNNs of the paper                      67        40       182
         1,000 logistic regressions, 64 to 10     291       344         9
         1,000 logistic regressions, 561 to 6     374       327        26
 
-    The CNNs took 149 with a module and an optimizer for every client, and 102, 88 and 182 without native kernels. On
+    The CNNs took 145 with a module and an optimizer for every client, and 87, 83 and 181 without native kernels. On
     cores that have other things to do, ``"loop"`` can take ten times as long, ``"threads"`` twice. `measure` tells for
     your own model: networks for very small images can be faster batched. On a CPU, images go to convolutions with their
     channels last in memory, which takes a third off the time, unless the model does not take them so.

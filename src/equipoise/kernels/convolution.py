@@ -16,18 +16,28 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Whether `conv_pool` can take these, and nobody looks at what happens inside, as ``vmap`` and tracing do."""
+    """Whether `conv_pool` can take these, and nobody wants to see or change single operations."""
     return (
         native.available()
-        and torch._C._get_tracing_state() is None
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        and not _is_watched()
         and all(type(part) in PLAIN and part.device.type == "cpu" for part in (x, weight, bias))
         and x.dtype == weight.dtype == bias.dtype
         and x.dtype in native.SUFFIXES
         and x.dim() == 4
         and x.shape[1] == weight.shape[1]
         and min(x.shape[2:]) >= 4
+    )
+
+
+def _is_watched() -> bool:
+    """Tracing, compiling, ``vmap`` and the like, forward-mode gradients, counting of operations, or autocast."""
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.is_autocast_enabled("cpu")
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
-from equipoise.training.fused import FusedSequential
+from equipoise.training.fused import FusedSequential, has_hooks
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Tanh, nn.Identity)
 
@@ -70,4 +70,4 @@ def _linear(weight: Tensor, bias: Tensor | None, x: Tensor, shared: bool) -> Ten
 
 def _is(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Exactly one of these classes, and nothing hooked on that would be left out."""
-    return type(module) in kinds and not module._forward_hooks and not module._forward_pre_hooks
+    return type(module) in kinds and not has_hooks(module)

@@ -38,7 +38,7 @@ class FusedSequential(nn.Sequential):
 
 def _can_be_one(layers: Sequence[nn.Module]) -> bool:
     """Whether these are a convolution, a pooling and a ReLU of the kind that is done in one step."""
-    if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU] or any(map(_has_hooks, layers)):
+    if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU] or any(map(has_hooks, layers)):
         return False
     conv, pool = cast(nn.Conv2d, layers[0]), cast(nn.MaxPool2d, layers[1])
     options = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups)
@@ -49,5 +49,6 @@ def _can_be_one(layers: Sequence[nn.Module]) -> bool:
     return pooling == [(2, 2), (2, 2)] and plain
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something is hooked on that would be left out if the module were not called."""
     return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
