@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from equipoise.kernels import native
+from equipoise.kernels import library
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2], ids=["baseline", "AVX2", "AVX-512"])
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every instruction set that this CPU has."""
-    library = native._open()
-    if library is None:
+    opened = library._open()
+    if opened is None:
         pytest.skip("equipoise was installed without a compiler")
-    if library.eq_use_instructions(request.param) != request.param:
+    if opened.eq_use_instructions(request.param) != request.param:
         pytest.skip("this CPU does not have them")
-    monkeypatch.setattr(native, "LIBRARY", library)
+    monkeypatch.setattr(library, "LIBRARY", opened)
     yield
-    library.eq_use_instructions(2)
+    opened.eq_use_instructions(2)

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from equipoise.kernels import native
+from equipoise.kernels import library
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened whatever the environment says."""
-    library = native._open()
-    if library is None:
+    opened = library._open()
+    if opened is None:
         pytest.skip("equipoise was installed without a compiler")
-    monkeypatch.setattr(native, "LIBRARY", library)
+    monkeypatch.setattr(library, "LIBRARY", opened)
 
 
 @pytest.mark.parametrize("wish", ["0", "1", None])
@@ -42,11 +42,11 @@ def test_the_environment_decides(wish: str | None) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_starts_threads_of_its_own() -> None:
     """Those of the parent stay behind: a child that waited for them would wait for ever."""
-    parents = native._pool(2)
+    parents = library._pool(2)
     parents.submit(int).result()
     child = os.fork()
     if child == 0:
-        os._exit(0 if native._pool(2) is not parents and native._pool(2).submit(int).result() == 0 else 1)
+        os._exit(0 if library._pool(2) is not parents and library._pool(2).submit(int).result() == 0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -66,7 +66,7 @@ def test_every_part_is_run_once() -> None:
         done.append(part)
         return 1
 
-    assert native._in_threads(run, 16, native.ALONE) == [1] * 16
+    assert library.in_threads(run, 16, library.ALONE) == [1] * 16
     assert sorted(done) == list(range(16))
 
 
@@ -88,7 +88,7 @@ def test_nobody_works_on_after_an_error() -> None:
         return 1
 
     with pytest.raises(KeyboardInterrupt):
-        native._in_threads(run, 6, native.ALONE)
+        library.in_threads(run, 6, library.ALONE)
     left = list(begun)
     assert left
     assert sorted(left) == sorted(ended)

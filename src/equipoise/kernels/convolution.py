@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, relu
 
-from equipoise.kernels import native
+from equipoise.kernels import library
 
 TOGETHER = 32  # images whose gradients are summed before others are added: sums do not depend on the number of threads
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -18,11 +18,11 @@ PLAIN = (Tensor, torch.nn.Parameter)
 def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether `conv_pool` can take these, and nobody wants to see or change single operations."""
     return (
-        native.available()
+        library.available()
         and not _is_watched()
         and all(type(part) in PLAIN and part.device.type == "cpu" for part in (x, weight, bias))
         and x.dtype == weight.dtype == bias.dtype
-        and x.dtype in native.SUFFIXES
+        and x.dtype in library.SUFFIXES
         and x.dim() == 4
         and x.shape[1] == weight.shape[1]
         and min(x.shape[2:]) >= 4
@@ -63,7 +63,7 @@ class _ConvPool(torch.autograd.Function):
         images, weights, biases = x.movedim(1, -1).contiguous(), weight.contiguous(), bias.contiguous()
         shape = (len(x), (x.shape[2] - 2) // 2, (x.shape[3] - 2) // 2, len(weight))
         out, largest = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
-        call = native._function("conv_pool", x)
+        call = library.function("conv_pool", x)
 
         def run(part: int) -> int:
             some, into, where = (_images(tensor, part) for tensor in (images, out, largest))
@@ -89,7 +89,7 @@ class _ConvPool(torch.autograd.Function):
 def _backward(x: Tensor, weight: Tensor, largest: Tensor, gradient: Tensor, *, to_x: bool) -> tuple[Tensor | None, ...]:
     images, weights = x.movedim(1, -1).contiguous(), weight.contiguous()
     steps = gradient.contiguous()
-    parts, call = -(-len(x) // TOGETHER), native._function("conv_pool_back", x)
+    parts, call = -(-len(x) // TOGETHER), library.function("conv_pool_back", x)
     to_images = torch.empty_like(images) if to_x else None
     to_weight, to_bias = weight.new_zeros(parts, *weight.shape), weight.new_zeros(parts, len(weight))
 
@@ -118,5 +118,5 @@ def _sizes(images: Tensor, weight: Tensor) -> Any:
 
 def _run(run: Any, images: Tensor, weight: Tensor) -> None:
     parts = -(-len(images) // TOGETHER)
-    if any(native._in_threads(run, parts, images.numel() * len(weight))):
+    if any(library.in_threads(run, parts, images.numel() * len(weight))):
         raise MemoryError("there was no memory for a copy of an image and of the weights")

@@ -9,36 +9,18 @@ Functions take several matrices, whose rows are counted through: row ``len(a) + 
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from equipoise.kernels.blocks import column_blocks
+from equipoise.kernels.library import ALONE, SUFFIXES, function, in_threads, tile_rows
+from equipoise.kernels.library import available as available
+from equipoise.kernels.library import disabled as disabled
 from equipoise.kernels.networks import Network, middle, sorting
 
-POINTER, INTEGER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-ARRAY, RANGE = (POINTER, INTEGER), (INTEGER, INTEGER)
-NETWORK = (*ARRAY, POINTER)
-ARGUMENTS = {
-    "measure": (*ARRAY, FLAG, POINTER, POINTER, INTEGER, FLAG, *RANGE, POINTER, POINTER),
-    "norms": (*ARRAY, *RANGE, POINTER),
-    "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *RANGE, FLAG),
-    "dense_sums": (*ARRAY, *ARRAY, POINTER, *RANGE, FLAG),
-    "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
-    "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *RANGE, FLAG),
-    "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
-    "conv_pool": (POINTER,) * 6,
-    "conv_pool_back": (POINTER,) * 8,
-}
-SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = 512  # values in one network
 COMPILED = 32  # values that need no list of steps
@@ -47,42 +29,8 @@ ABREAST = 6  # receivers that share a row then, at most
 STRIP = 256  # columns that the library combines at a time, at most
 PARTS = 16  # of the columns that are summed apart, so that sums do not depend on the number of threads
 FLUSH = 4096  # columns of a part are a multiple of this
-ALONE = 1 << 18  # elements below which threads cost more than they save
 BLOCK = 1 << 20  # elements of half precision that are converted at a time
 CACHE = 1 << 23  # bytes of a result beyond which it is written past the caches
-
-
-def _open() -> ctypes.CDLL | None:
-    """The library beside this package, if there is one."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).parents[1] / f"_native{suffix}"
-        if path.exists():
-            library = ctypes.CDLL(str(path))
-            for name, arguments in ARGUMENTS.items():
-                for dtype in SUFFIXES.values():
-                    getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
-            return library
-    return None
-
-
-LIBRARY = None if os.environ.get("EQUIPOISE_NATIVE") == "0" else _open()
-_enabled = True
-
-
-def available() -> bool:
-    """Whether there is a library, and it is to be used."""
-    return LIBRARY is not None and _enabled
-
-
-@contextmanager
-def disabled() -> Iterator[None]:
-    """Use torch in this block, to compare."""
-    global _enabled
-    before, _enabled = _enabled, False
-    try:
-        yield
-    finally:
-        _enabled = before
 
 
 def serves(*matrices: Tensor) -> bool:
@@ -102,13 +50,13 @@ def squared_norms(x: Tensor) -> Tensor:
     """(rows,) float64 ``|x|^2``."""
     if x.dtype in HALVES:
         return sum((squared_norms(part) for (part,), _ in _in_float32([x])), x.new_zeros(len(x), dtype=torch.float64))
-    rows, call = _addresses([x]), _function("norms", x)
+    rows, call = _addresses([x]), function("norms", x)
     parts, sums = _parts(x.shape[1]), torch.zeros(PARTS, len(x), dtype=torch.float64)
 
     def run(part: int) -> int:
         return call(*_array(rows), *parts[part], sums[part].data_ptr())
 
-    _in_threads(run, len(parts), x.numel())
+    in_threads(run, len(parts), x.numel())
     return sums.sum(0)
 
 
@@ -136,7 +84,7 @@ def measure(
 
 def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) -> tuple[Tensor, Tensor]:
     """All pairs of rows are measured, tile by tile of the upper triangle, and those that were asked for picked out."""
-    tile = LIBRARY.eq_tile_rows()  # type: ignore[union-attr]
+    tile = tile_rows()
     size, i, j = -(-len(rows) // tile), low // tile, high // tile
     squares, norms = _measured(x, rows, None, None, tile * tile * (size * (size + 1) // 2), differ)
     return squares[(i * size - i * (i - 1) // 2 + j - i) * tile * tile + low % tile * tile + high % tile], norms
@@ -145,7 +93,7 @@ def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) 
 def _measured(
     x: Tensor, rows: Tensor, left: Tensor | None, right: Tensor | None, pairs: int, differ: bool
 ) -> tuple[Tensor, Tensor]:
-    parts, call = _parts(x.shape[1]), _function("measure", x)
+    parts, call = _parts(x.shape[1]), function("measure", x)
     sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64)
     ends = [None if index is None else index.data_ptr() for index in (left, right)]
 
@@ -154,7 +102,7 @@ def _measured(
         sums_of = (out.data_ptr(), out[pairs:].data_ptr())
         return call(*_array(rows), left is None, *ends, pairs, differ, *parts[part], *sums_of)
 
-    _in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
+    in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
     total = sums.sum(0)
     return total[:pairs], total[pairs:]
 
@@ -172,7 +120,7 @@ def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, w
     dense = len(rows) > DENSE * len(out) * len(used) and len(out) >= ABREAST
     if dense and _dense_sums(used, receivers, rows, weight, out):
         return True  # else what somebody does not even hear may have spoilt it
-    starts, call = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1)), _function("sums", out)
+    starts, call = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1)), function("sums", out)
     edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
 
     def run(start: int, stop: int, results: Tensor) -> int:
@@ -183,7 +131,7 @@ def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, w
 
 def _dense_sums(used: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> bool:
     """The same where almost everybody hears almost every row: a product with a matrix of weights."""
-    matrix, call = out.new_zeros(len(out), len(used)), _function("dense_sums", out)
+    matrix, call = out.new_zeros(len(out), len(used)), function("dense_sums", out)
     matrix.index_put_((receivers, rows), weight, accumulate=True)
 
     def run(start: int, stop: int, results: Tensor) -> int:
@@ -202,7 +150,7 @@ def sums_but_one(
     if out.dtype in HALVES:
         blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
         return all([sums_but_one(parts, rows, left_out, share, result, places) for parts, result in blocks])
-    used, call = _addresses(matrices)[rows], _function("sums_but_one", out)
+    used, call = _addresses(matrices)[rows], function("sums_but_one", out)
     order = left_out.argsort(descending=True)
     left_out, receivers = left_out[order], receivers[order]
 
@@ -227,7 +175,7 @@ def trimmed_means(
         blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
         return all([trimmed_means(parts, rows, counts, trims, result, places) for parts, result in blocks])
     used, (heard,) = _compact(matrices, rows)
-    starts, trims, call = _starts(counts), trims.contiguous(), _function("middle", out)
+    starts, trims, call = _starts(counts), trims.contiguous(), function("middle", out)
     largest = int(counts.argmax())
     count, trim = int(counts[largest]), int(trims[largest])
     steps, kept = _encoded(middle(count, trim) if count > COMPILED else Network((), ()))
@@ -251,7 +199,7 @@ def trimmed_means_but_one(
     if out.dtype in HALVES:
         blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
         return all([trimmed_means_but_one(parts, rows, left_out, trim, result, places) for parts, result in blocks])
-    used, left_out, call = _addresses(matrices)[rows], left_out.contiguous(), _function("middle_but_one", out)
+    used, left_out, call = _addresses(matrices)[rows], left_out.contiguous(), function("middle_but_one", out)
     steps, kept = _encoded(sorting(len(rows), trim))
     network = (*_array(steps), kept.data_ptr())
 
@@ -269,11 +217,6 @@ def _encoded(network: Network) -> tuple[Tensor, Tensor]:
 
 
 # How the library is called.
-
-
-def _function(name: str, x: Tensor) -> Callable[..., int]:
-    function: Callable[..., int] = getattr(LIBRARY, f"eq_{name}_{SUFFIXES[x.dtype]}")
-    return function
 
 
 def _array(x: Tensor) -> tuple[int, int]:
@@ -330,35 +273,4 @@ def _over_columns(run: Callable[[int, int, Tensor], int], out: Tensor, receivers
     threads = torch.get_num_threads() if cost * d >= ALONE else 1
     width = -(-d // (threads * STRIP)) * STRIP
     parts = list(column_blocks(d, width))
-    return all(_in_threads(lambda part: run(parts[part].start, parts[part].stop, results), len(parts), cost * d))
-
-
-@lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="equipoise")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
-
-
-def _in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
-    """Run all parts, on as many threads as torch has, this one among them; whoever is free takes the next part.
-
-    ctypes lets go of the interpreter meanwhile.
-    """
-    threads, todo = min(torch.get_num_threads(), parts) if cost >= ALONE else 1, iter(range(parts))
-
-    def work() -> list[int]:
-        return [run(part) for part in todo]
-
-    others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
-    try:
-        done = work()
-    finally:
-        begun = [other for other in others if not other.cancel()]
-        wait(begun)  # also after Ctrl-C: they write to memory that would be gone
-    done += [code for other in begun for code in other.result()]
-    if any(code < 0 for code in done):
-        raise MemoryError("the native kernels found no memory for a strip of the models")
-    return done
+    return all(in_threads(lambda part: run(parts[part].start, parts[part].stop, results), len(parts), cost * d))
