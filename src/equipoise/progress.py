@@ -11,7 +11,8 @@ from typing import TextIO
 WIDTH = 24  # of the bar
 COLUMNS = 80  # of a terminal that does not say how many it has
 REDRAWN = 0.1  # seconds between two drawings on a terminal
-LOGGED = 5.0  # seconds between two lines of a log; later on, a tenth of the time that has passed
+LOGGED = 5.0  # seconds between two lines of a log; later on, a tenth of the time that has passed,
+RARELY = 300.0  # but no longer than this: a log that stands still looks as if the run did
 
 
 class Progress:
@@ -48,7 +49,7 @@ class Progress:
         """Note that some steps are done, and what there is to say: a text, or a function that returns one if asked."""
         self.done, self._note = self.done + steps, note or self._note
         now = time.monotonic()
-        pause = max(LOGGED, 0.1 * (now - self._start)) if self._columns is None else REDRAWN
+        pause = min(max(LOGGED, 0.1 * (now - self._start)), RARELY) if self._columns is None else REDRAWN
         if now - self._drawn >= pause:
             self._draw(end="\n" if self._columns is None else "")
 
