@@ -160,6 +160,7 @@ def test_other_data_have_no_other_trigger(data: str) -> None:
         ({"rule": "Case-III"}, lambda run: isinstance(run.rule, eq.PerClient)),
         ({"rule": "Case-IV"}, lambda run: isinstance(run.rule, eq.EachRound)),
         ({"rule": "Alone"}, lambda run: run.rule is None),
+        ({"rule": "SCCLIP-10"}, lambda run: run.rule == eq.SCClip(tau=10.0)),
         ({"rule": "Variant-I"}, lambda run: run.rule == eq.Balance(0.3, 0.0)),
         ({"gamma": 0.7, "kappa": 2.0}, lambda run: run.rule == eq.Balance(0.7, 2.0)),
         ({"own": True}, lambda run: run.alpha == 0 and run.topology.degrees.unique().tolist() == [11]),

@@ -37,6 +37,7 @@ RULES: Mapping[str, Callable[[float, float, int, int], AnyRule]] = {  # of gamma
     "Case-III": lambda gamma, kappa, n, seed: rules.PerClient.drawn(MIXED, n, stream(seed, "case III")),
     "Case-IV": lambda gamma, kappa, n, seed: EachRound(lambda t, generator: rules.PerClient.drawn(MIXED, n, generator)),
     "Alone": lambda *_: None,
+    "SCCLIP-10": lambda *_: rules.SCClip(tau=10.0),  # its authors' other radius, for CIFAR-10
 }
 METHODS = tuple(RULES)[:9]
 """The nine methods that the paper compares."""

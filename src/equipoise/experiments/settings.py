@@ -31,7 +31,8 @@ class Setting:
 
     Args:
         data: ``synthetic``, ``mnist``, ``fashion-mnist``, ``har`` or ``celeba``.
-        rule: a method of the paper, a variant, ``Case-III``, ``Case-IV``, or ``Alone`` for local training only.
+        rule: a method of the paper, a variant, another reading of one, ``Case-III``, ``Case-IV``, or ``Alone`` for
+            local training only.
         attack: an attack of the paper, or another reading of one.
         graph: ``regular-(20,10)`` and the like, or another graph of the paper, such as ``ring``; by default that of
             the data set. There are 20 clients, or as many as a regular graph says.
@@ -58,7 +59,7 @@ class Setting:
     >>> Setting(rule="Krumm")
     Traceback (most recent call last):
     ValueError: rule must be one of FedAvg, Krum, Trim-mean, Median, FLTrust, UBAR, LEARN, SCCLIP, BALANCE, Variant-I,
-    Variant-II, Case-III, Case-IV, Alone, found 'Krumm'
+    Variant-II, Case-III, Case-IV, Alone, SCCLIP-10, found 'Krumm'
     """
 
     data: str = "mnist"
