@@ -161,6 +161,7 @@ def test_other_data_have_no_other_trigger(data: str) -> None:
         ({"rule": "Case-IV"}, lambda run: isinstance(run.rule, eq.EachRound)),
         ({"rule": "Alone"}, lambda run: run.rule is None),
         ({"rule": "SCCLIP-10"}, lambda run: run.rule == eq.SCClip(tau=10.0)),
+        ({"attack": "Gauss-200"}, lambda run: run.attack == eq.attacks.Gaussian(std=200.0)),
         ({"rule": "Variant-I"}, lambda run: run.rule == eq.Balance(0.3, 0.0)),
         ({"gamma": 0.7, "kappa": 2.0}, lambda run: run.rule == eq.Balance(0.7, 2.0)),
         ({"own": True}, lambda run: run.alpha == 0 and run.topology.degrees.unique().tolist() == [11]),
@@ -485,6 +486,7 @@ def test_figures_of_the_paper_read_right() -> None:
     assert published.SYNTHETIC["FedAvg", "Gauss"] == (math.inf,)
     assert len(published.MNIST) == len(published.HAR) == 72
     assert len(published.SYNTHETIC) == 63
+    assert TABLES["noise-har"].figures["SCCLIP", "Feature-1000"] == published.HAR["SCCLIP", "Feature"] == (0.13,)
 
 
 # Commands
