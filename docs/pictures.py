@@ -11,7 +11,11 @@ from matplotlib.patches import Circle
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
+from equipoise.experiments import figures, report
+from equipoise.experiments.store import Store
+from equipoise.experiments.tables import TABLES
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper"
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}
 N = 20
 
@@ -25,6 +29,8 @@ def draw_all(folder):
         histories = train_three()
         for name, picture in of_histories(histories).items():
             save(picture, folder / f"{name}.svg")
+        for name, picture in of_results():
+            save(picture, folder / f"paper-{name}.svg")
         save(accepted_ball(), folder / "balance.svg")
         for name, thumbnail in thumbnails.draw(histories).items():
             thumbnail.savefig(folder / f"{name}.svg", metadata={"Date": None})  # all of one size
@@ -95,6 +101,13 @@ def of_histories(histories):
 
 def axes(width, height):
     return Figure((width, height), layout="constrained").subplots()
+
+
+def of_results():
+    """The paper's figures, of the results that are committed."""
+    for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
+        measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
+        yield name, figures.lines(TABLES[name], measured)
 
 
 def accepted_ball():

@@ -431,6 +431,13 @@ def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path:
     assert (tmp_path / "mnist.svg").read_text().count("<svg") == 1
 
 
+def test_a_report_counts_nothing_where_the_paper_prints_nothing(store: Store, capsys: Capture) -> None:
+    setting = TABLES["gamma-har"].setting("BALANCE, Trim", "0.1")
+    store.add(setting, finished(setting, 0.12))
+    assert cli.main(["report", "gamma-har", "--results", str(store.folder)]) == 0
+    assert capsys.readouterr().out.startswith("## Impact of gamma on HAR")
+
+
 def test_figures_have_a_line_for_every_rule(store: Store, tmp_path: Path) -> None:
     table = TABLES["alpha"]
     for i, (_, _, setting) in enumerate(table.cells()):

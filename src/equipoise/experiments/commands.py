@@ -95,7 +95,8 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
             shown[name] = found
     if not shown:
         raise ValueError(f"expected results in {results}, found none; equipoise table NAME makes them")
-    text = "\n\n".join([overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())])
+    parts = [overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())]
+    text = "\n\n".join(part for part in parts if part)
     print(text)
     if output is not None:
         (output / "report.md").write_text(f"# Measured, and in the paper\n\n{text}\n")

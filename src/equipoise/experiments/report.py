@@ -122,12 +122,14 @@ def _hurt(error: float, baseline: float, squared: bool) -> bool:
 def overview(shown: dict[str, list[Cell]]) -> str:
     """How many cells of each table have which verdict, of those that the paper prints a figure for."""
     names = [name for name in MARKS if name != "not in the paper"]
-    lines = [f"| cells | {' | '.join(f'{name} {MARKS[name]}' for name in names)} |", "|---" * (len(names) + 1) + "|"]
-    for table, found in shown.items():
-        verdicts: list[str] = [cell.verdict for cell in found if cell.paper]
-        if verdicts:
-            lines.append(f"| `{table}` | {' | '.join(str(verdicts.count(name)) for name in names)} |")
-    return "\n".join(lines)
+    known = {table: [str(cell.verdict) for cell in found if cell.paper] for table, found in shown.items()}
+    lines = [
+        f"| `{table}` | {' | '.join(str(verdicts.count(name)) for name in names)} |"
+        for table, verdicts in known.items()
+        if verdicts
+    ]
+    head = [f"| cells | {' | '.join(f'{name} {MARKS[name]}' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    return "\n".join([*head, *lines]) if lines else ""
 
 
 def section(name: str, table: Table, found: list[Cell]) -> str:
