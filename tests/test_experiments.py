@@ -445,6 +445,9 @@ def test_figures_have_a_line_for_every_rule(store: Store, tmp_path: Path) -> Non
     figure = figures.lines(table, report.cells(table, store))
     assert [ax.get_title() for ax in figure.axes] == ["Gauss", "Trim"]
     assert [len(ax.lines) for ax in figure.axes] == [4, 4]
+    figure.savefig(tmp_path / "alpha.png")
+    (label,) = (text for text in figure.texts if text.get_text() == "alpha")
+    assert not figure.legends[0].get_window_extent().overlaps(label.get_window_extent())
 
 
 def test_consensus_errors_are_no_rates(store: Store) -> None:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+AXES = {
+    "malicious": "share of malicious clients",
+    "partition": "degree of non-IID, p",
+    "graph": "regular graph (clients, neighbours)",
+}
 STYLES = ("-o", "--s", "-.^", ":D", "-v", "--P", "-.X", ":*", "-h")
 
 
@@ -45,11 +50,11 @@ def lines(table: Table, found: list[Cell]) -> Figure:
         ax.set_title("no attack" if attack == "No" else attack, fontsize=8)
     for ax in panels:
         ax.label_outer()
-    figure.supxlabel(table.axis, fontsize=8)
+    figure.supxlabel(AXES.get(table.axis, table.axis), fontsize=8)
     figure.supylabel("max. test error rate", fontsize=8)
     rules = len({cell.setting.rule for cell in found})
     if rules > 1:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=7)
     return figure
 
 
