@@ -470,9 +470,70 @@ def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) ->
     store.add(setting, finished(setting, 1.2))
     assert cli.main(["report", "--results", str(store.folder)]) == 0
     out = capsys.readouterr().out
-    assert out.count("## ") == 1
+    assert re.findall("## (.*)", out) == ["Max.MSE on synthetic data (`synthetic`)", "What is missing"]
     assert "| `synthetic` | 1 | 0 | 0 | 62 |" in out
     assert "1.20 (1.23) =" in out
+
+
+def test_a_report_says_what_is_missing_and_how_long_it_would_take(store: Store, capsys: Capture) -> None:
+    """Krum has its own pace, other rules that of the data set; nothing is known about other data."""
+    table = TABLES["synthetic"]
+    for rule, seconds in (("Krum", 3600.0), ("Median", 720.0)):
+        setting = table.setting(rule, "LF")
+        store.add(setting, finished(setting, 1.2) | {"seconds": seconds})
+    assert cli.main(["report", "synthetic", "celeba", "--results", str(store.folder)]) == 0
+    out = capsys.readouterr().out.split("## What is missing")[1]
+    hours = 6 * 1.0 + 6 * 0.2 + 7 * 7 * 0.6
+    assert f"| `synthetic` | 63 | 61 | {hours:.1f} |" in out
+    assert "| `celeba` | 72 | 72 | not known |" in out
+    assert "`mnist`" not in out
+
+
+def test_a_report_of_all_cells_misses_nothing(store: Store, capsys: Capture) -> None:
+    for _, _, setting in TABLES["windows"].cells():
+        store.add(setting, finished(setting, 0.5))
+    assert cli.main(["report", "windows", "--results", str(store.folder)]) == 0
+    assert "missing |" not in capsys.readouterr().out.split("## Median")[1]
+
+
+# Comparisons
+
+
+def test_what_was_run_again_is_compared_figure_by_figure(store: Store, tmp_path: Path, capsys: Capture) -> None:
+    """Times and versions may differ, nothing else; settings and seeds that only one folder has do not count."""
+    again, other = Store(tmp_path / "again"), SHORT.changed(rule="Krum")
+    store.add(SHORT, finished(SHORT, 1.0, 1.25, commit="a", consensus=0.5))
+    store.add(SHORT, finished(SHORT, 1.0, seed=1))
+    store.add(other, finished(other, 1.0))
+    again.add(SHORT, finished(SHORT, 1.0, 1.25, commit="b", consensus=0.5) | {"seconds": 7.0})
+    again.add(SHORT, finished(SHORT, 1.0, seed=2))
+    folders = [str(store.folder), str(again.folder)]
+    assert cli.main(["compare", *folders]) == 0
+    assert capsys.readouterr().out == "Runs in both: 1. The same in every figure: 1. Others: 0.\n"
+    again.add(SHORT, finished(SHORT, 1.0, 1.5, commit="b"))
+    assert cli.main(["compare", *folders]) == 1
+    assert f"| `{SHORT} --seed 0` | 1.1250 | 1.2500 | max_MSE, consensus |" in capsys.readouterr().out
+
+
+def test_a_run_repeats_to_the_digit(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    for folder in folders:
+        assert cli.main([*shlex.split(str(SHORT))[1:], "--results", folder]) == 0
+    assert cli.main(["compare", *folders]) == 0
+
+
+@pytest.mark.parametrize("content", ["{", '{"setting": {"rule": "Krumm"}}'])
+def test_a_comparison_names_what_cannot_be_compared(
+    content: str, store: Store, tmp_path: Path, capsys: Capture
+) -> None:
+    assert cli.main(["compare", str(store.folder), str(tmp_path)]) == 2
+    expected = f"expected results of the same settings in {store.folder} and {tmp_path}, found none"
+    assert expected in capsys.readouterr().err
+    path = store.path(SHORT)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert cli.main(["compare", str(store.folder), str(tmp_path)]) == 2
+    assert f"{path} must hold results, found" in capsys.readouterr().err
 
 
 def test_the_report_that_is_committed_is_of_the_results_that_are(capsys: Capture) -> None:

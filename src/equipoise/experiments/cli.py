@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_run(add("run", help="train one setting of the BALANCE paper"))
     _add_table(add("table", help="run all settings of a table or figure of the BALANCE paper that have not been run"))
     _add_report(add("report", help="what was measured next to what the paper prints"))
+    _add_compare(add("compare", help="whether two folders of results say the same"))
     _add_theory(add("theory", help="check Theorem 1 of the BALANCE paper on synthetic data"))
     options = parser.parse_args(arguments)
     try:
@@ -139,6 +140,12 @@ def _report(options: argparse.Namespace) -> int:
         if name not in TABLES:
             raise ValueError(f"NAME must be one of {', '.join(TABLES)}, found {name!r}")
     return commands.report(options.names, options.results, options.rounds, options.output)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    for name in ("first", "second"):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help="a folder of results")
+    parser.set_defaults(run=lambda options: commands.compare(options.first, options.second))
 
 
 def _add_theory(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from equipoise.experiments import figures, pool, theory
+from equipoise.experiments.comparing import comparison, pairs
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
+from equipoise.experiments.remaining import remaining
 from equipoise.experiments.report import Cell, as_csv, cells, markdown, overview, section
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.store import Store
@@ -88,14 +90,17 @@ def run_table(
 
 def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
     """Print tables; with an output folder, write them there, as Markdown and CSV, with pictures."""
-    store, shown = Store(results), dict[str, list[Cell]]()
-    for name, table in TABLES.items():
-        found = cells(table, store, **_rounds(rounds))
-        if name in names or (not names and any(cell.runs for cell in found)):
-            shown[name] = found
+    store = Store(results)
+    known = {name: cells(table, store, **_rounds(rounds)) for name, table in TABLES.items()}
+    shown = {
+        name: found
+        for name, found in known.items()
+        if name in names or (not names and any(cell.runs for cell in found))
+    }
     if not shown:
         raise ValueError(f"expected results in {results}, found none; equipoise table NAME makes them")
     parts = [overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())]
+    parts.append(remaining(known, names or known))
     text = "\n\n".join(part for part in parts if part)
     print(text)
     if output is not None:
@@ -104,6 +109,15 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
             (output / f"{name}.csv").write_text(as_csv(found))
             _picture(TABLES[name], found, output / f"{name}.svg")
     return 0
+
+
+def compare(first: Path, second: Path) -> int:
+    """Say whether two folders have the same results, where both have some; returns 1 if not."""
+    found = list(pairs(Store(first), Store(second)))
+    if not found:
+        raise ValueError(f"expected results of the same settings in {first} and {second}, found none")
+    print(comparison(found))
+    return 1 if any(pair.differences for pair in found) else 0
 
 
 def check_theorem(seed: int, rounds: int, output: Path) -> int:

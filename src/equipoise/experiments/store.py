@@ -42,6 +42,14 @@ class Store:
         """Where an unfinished run is kept."""
         return self.folder / f"{setting.slug}.{seed}.unfinished"
 
+    def settings(self) -> list[Setting]:
+        """All settings that there are results of.
+
+        Raises:
+            DamagedError: a file holds something else.
+        """
+        return [_setting(path) for path in sorted(self.folder.glob("*/*.json"))]
+
     def runs(self, setting: Setting) -> list[Run]:
         """What is known about a setting, by seed; nothing if there is no file.
 
@@ -76,6 +84,13 @@ class Store:
         text = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n "runs": [\n  {lines}\n ]}}\n'
         with replacing(path, "result") as file:
             file.write(text.encode())
+
+
+def _setting(path: Path) -> Setting:
+    try:
+        return Setting(**json.loads(path.read_bytes())["setting"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{path} must hold results, found {type(error).__name__}: {error}") from error
 
 
 def _plain(setting: Setting) -> dict[str, Any]:
