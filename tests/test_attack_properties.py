@@ -78,6 +78,7 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Spectral": (attacks.Spectral(), per_victim),
     "Window": (attacks.Window(attacks.LIE(z=1.0), 0, 5), per_victim),
     "Only": (attacks.Only(attacks.Gaussian(), clients=(0,)), per_liar),
+    "OnModels": (attacks.OnModels(attacks.LIE(z=1.0)), per_victim),
     "Together": (attacks.Together(attacks.Dissensus(), attacks.Only(attacks.Zero(), clients=(0,))), per_victim_and_one),
 }
 RANDOM = ["Gaussian", "TrimAttack", "TrimAttack-fang", "TrimAttack-global"]

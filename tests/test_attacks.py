@@ -561,6 +561,24 @@ def test_only_benign_clients_change_nothing() -> None:
         assert torch.equal(found, known.models[sender])
 
 
+@pytest.mark.parametrize(
+    "attack", [attacks.Zero(), attacks.LIE(z=1.0), attacks.Dissensus(), attacks.KrumAttack(noise=0.0)], ids=repr
+)
+def test_lies_about_models_are_told_as_the_updates_that_lead_there(attack: Any) -> None:
+    """A victim that follows the update arrives at what it would be told if models were sent."""
+    known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
+    origin = known.previous
+    assert origin is not None
+    sent = known.models - origin
+    updates = dataclasses.replace(known, models=sent, previous=torch.zeros_like(sent), origin=origin)
+    expected, found = told(known, attack), told(updates, attacks.OnModels(attack))
+    assert found.keys() == expected.keys()
+    for sender, victim in found:
+        torch.testing.assert_close(origin[victim] + found[sender, victim], expected[sender, victim])
+    plain = told(known, attacks.OnModels(attack))
+    assert all(torch.equal(plain[edge], expected[edge]) for edge in expected)
+
+
 def test_together() -> None:
     """Each malicious client follows the last of the attacks that has something for it."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7, 8])
@@ -688,6 +706,12 @@ def test_attacks_on_data_tell_no_lies_in_combinations() -> None:
     known = knowledge(complete(5), 3, torch.float32, [0, 1])
     flip = attacks.LabelFlip({3: 5})
     assert attacks.Only(flip, clients=(0,)).forge(known) is None
+    assert attacks.OnModels(flip).forge(known) is None
+    assert (
+        attacks.OnModels(attacks.Window(attacks.Zero(), 5, 9)).forge(dataclasses.replace(known, origin=known.models))
+        is None
+    )
+    assert attacks.poisoners(attacks.OnModels(flip), client=0) == (flip,)
     assert attacks.Together(flip, flip).forge(known) is None
     both = attacks.Together(flip, attacks.Only(attacks.Zero(), clients=(1,))).forge(known)
     assert both is not None

@@ -295,14 +295,17 @@ def test_every_rule_runs_under_every_kind_of_attack(rule: Any, attack: Any) -> N
 
 
 def test_learn_is_attacked_in_all_of_its_exchanges() -> None:
-    """Updates start from nothing, models from the models before training."""
+    """Updates start from nothing, models from the models before training; and it is known what updates are of."""
 
     class Spy:
         def forge(self, known: attacks.Knowledge) -> None:
-            seen.append((known.inputs["t"], bool((known.previous == 0).all())))
+            updates = known.origin is not None and torch.equal(known.origin, run.models)
+            assert updates == bool((known.previous == 0).all())
+            seen.append((known.inputs["t"], updates))
 
     seen: list[tuple[int, bool]] = []
-    simulator(eq.LEARN(), attack=Spy(), total=3).run()
+    run = simulator(eq.LEARN(), attack=Spy(), total=3)
+    run.run()
     assert seen == [(0, False), (1, True), (1, False), (2, True), (2, True), (2, False)]
 
 

@@ -6,7 +6,7 @@ A data attack has ``poison(x, y) -> (x, y)``; a message attack has ``forge(known
 
 from equipoise.attacks.adaptive import Adaptive
 from equipoise.attacks.backdoor import Backdoor
-from equipoise.attacks.combinations import Only, Together, Window, poisoners
+from equipoise.attacks.combinations import Only, OnModels, Together, Window, poisoners
 from equipoise.attacks.constant import Mimic, NonFinite, Zero
 from equipoise.attacks.dissensus import Dissensus, Isolation
 from equipoise.attacks.feature_noise import FeatureNoise
@@ -40,6 +40,7 @@ __all__ = [
     "MinMax",
     "MinSum",
     "NonFinite",
+    "OnModels",
     "Only",
     "PixelPattern",
     "SignFlip",

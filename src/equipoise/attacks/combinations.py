@@ -1,8 +1,8 @@
-"""Attacks for some rounds, for some clients, and several at once."""
+"""Attacks for some rounds, for some clients, on models only, and several at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,42 @@ class Only:
 
 
 @dataclass(frozen=True)
+class OnModels:
+    """An attack that lies about models even where updates are sent: the update that leads its victim to the lie.
+
+    With LEARN, clients exchange updates before they exchange models, and other attacks are made of what is sent. Which
+    of the two the BALANCE paper means is not said, and they differ: `KrumAttack` makes almost nothing of an update,
+    which does little harm, and almost the zero model of a model, which takes a client far away.
+
+    >>> origin, updates = torch.tensor([[4.0], [5.0], [6.0]]), torch.tensor([[0.1], [0.2], [0.3]])
+    >>> graph = eq.Topology.complete(3)
+    >>> known = eq.attacks.Knowledge(updates, graph, malicious=[2], previous=torch.zeros(3, 1), origin=origin)
+    >>> eq.attacks.OnModels(eq.attacks.Zero()).forge(known).rows  # to clients 0 and 1
+    tensor([[-4.],
+            [-5.]])
+    """
+
+    attack: Attack
+
+    def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
+        """Those of the attack."""
+        return poisoners(self.attack, client, t)
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """What the attack says about models, as updates where these are sent."""
+        origin = known.origin
+        if not isinstance(self.attack, MessageAttack):
+            return None
+        if origin is None:
+            return self.attack.forge(known)
+        lies = self.attack.forge(replace(known, models=origin + known.models, previous=origin, origin=None))
+        if lies is None:
+            return None
+        told = lies.along(_edges_of_liars(known))
+        return Lies(told.rows[told.which] - origin[told.receivers], told.senders, told.receivers)
+
+
+@dataclass(frozen=True)
 class Together:
     """Several attacks at once: where two lie on one edge, the later one counts.
 
@@ -105,11 +141,15 @@ class Together:
 
     def forge(self, known: Knowledge) -> Lies | None:
         """All lies in one table; attacks on data tell none."""
-        edges = known.topology.edges().to(known.models.device)
-        edges = edges[known.liars[edges[:, 0]]]
+        edges = _edges_of_liars(known)
         liars = [attack for attack in self.attacks if isinstance(attack, MessageAttack)]
         found = [lies.along(edges) for attack in liars if (lies := attack.forge(known)) is not None]
         return Lies.join(*found) if found else None
+
+
+def _edges_of_liars(known: Knowledge) -> Tensor:
+    edges = known.topology.edges().to(known.models.device)
+    return edges[known.liars[edges[:, 0]]]
 
 
 def poisoners(attack: Attack, client: int, t: int | None = None) -> tuple[DataAttack, ...]:

@@ -37,6 +37,7 @@ class Knowledge:
         rule: the victims' rule, for attacks that search for what it accepts.
         inputs: the round inputs of that rule, among them the round ``t`` of ``total``.
         generator: the source of randomness; torch's global one if not given.
+        origin: (n, d) the models that ``models`` are updates of, where updates are what is sent, as LEARN does.
 
     >>> known = eq.attacks.Knowledge(torch.zeros(4, 2), eq.Topology.ring(4), malicious=[1])
     >>> known.victims
@@ -50,6 +51,7 @@ class Knowledge:
     rule: Aggregator | MultiExchange | None = None
     inputs: RoundInputs = field(default_factory=lambda: RoundInputs())
     generator: torch.Generator | None = None
+    origin: Tensor | None = None
 
     __repr__ = as_call
 
@@ -59,8 +61,10 @@ class Knowledge:
         models, n = self.models, self.topology.n
         if not is_floating(models) or models.dim() != 2 or len(models) != n:
             raise ValueError(f"models must be a floating-point tensor of shape ({n}, d), found {describe(models)}")
-        if self.previous is not None and (self.previous.shape, self.previous.dtype) != (models.shape, models.dtype):
-            raise ValueError(f"previous must be like models, {describe(models)}, found {describe(self.previous)}")
+        for name in ("previous", "origin"):
+            other = getattr(self, name)
+            if other is not None and (other.shape, other.dtype) != (models.shape, models.dtype):
+                raise ValueError(f"{name} must be like models, {describe(models)}, found {describe(other)}")
         object.__setattr__(self, "malicious", as_mask(self.malicious, n).to(models.device))
 
     @cached_property
@@ -126,21 +130,20 @@ class Knowledge:
 
     def columns(self, part: slice) -> Knowledge:
         """The same about some of the parameters, in the dtype that arithmetic is done in."""
-        before = None if self.previous is None else block(self.previous, part)
-        return self._about(block(self.models, part), before)
+        return self._about(*(None if x is None else block(x, part) for x in (self.models, self.previous, self.origin)))
 
     def widened(self) -> Knowledge:
         """The same in the dtype that arithmetic is done in."""
         wide = compute_dtype(self.models)
-        return self._about(self.models.to(wide), None if self.previous is None else self.previous.to(wide))
+        return self._about(*(None if x is None else x.to(wide) for x in (self.models, self.previous, self.origin)))
 
-    def _about(self, models: Tensor, previous: Tensor | None) -> Knowledge:
+    def _about(self, models: Tensor | None, previous: Tensor | None = None, origin: Tensor | None = None) -> Knowledge:
         """A copy that shares what is known about the clients, whatever their models."""
         for name in ("liars", "malicious_count", "tolls", "victims", "sane", "_central", "_rosters"):
             getattr(self, name)
         piece = copy(self)
-        object.__setattr__(piece, "models", models)
-        object.__setattr__(piece, "previous", previous)
+        for name, x in (("models", models), ("previous", previous), ("origin", origin)):
+            object.__setattr__(piece, name, x)
         return piece
 
     def before(self, attack: object) -> Tensor:

@@ -27,7 +27,7 @@ def turned(known: Knowledge) -> Knowledge | None:
     sizes = kernels.norms(models)[~liars]
     if not 0 < sizes.max() <= SPREAD * sizes.min():
         return None
-    return known._about(_coordinates(models.masked_fill(liars[:, None], 0)), None)
+    return known._about(_coordinates(models.masked_fill(liars[:, None], 0)))
 
 
 def _coordinates(models: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ ATTACKS: Mapping[str, Callable[[Task], AnyAttack]] = {
     "Dissensus": lambda task: attacks.Dissensus(),
     "Feature-1000": lambda task: attacks.FeatureNoise(std=1000.0),
     "Gauss-200": lambda task: attacks.Gaussian(std=200.0),
+    "Krum-models": lambda task: attacks.OnModels(attacks.KrumAttack()),
     "Backdoor-seen": _seen,
     "Adapt-max": lambda task: attacks.Adaptive("max", rule=rules.Balance()),
     "Adapt-own": lambda task: attacks.Adaptive("max", rule=rules.Balance(), centre="own"),

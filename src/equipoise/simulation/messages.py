@@ -53,7 +53,7 @@ class Messages:
         return self.inbox
 
     def _known(self, sent: Tensor) -> Knowledge:
-        """Everything: updates, if they are what is sent, start from nothing."""
+        """Everything; updates, if they are what is sent, start from nothing."""
         simulator, t = self.simulator, self.simulator.t
         says = getattr(self.rule, "sends_updates", None)
         updates = says is not None and says(self.count, t)
@@ -65,6 +65,7 @@ class Messages:
             rule=self.rule,
             inputs=self.inputs,
             generator=stream(simulator.seed, "attack", t, self.count),
+            origin=simulator.models if updates else None,
         )
 
     def values(self, out: Aggregated) -> dict[str, float]:
