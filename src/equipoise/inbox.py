@@ -133,8 +133,8 @@ class Inbox:
     def collect(cls, messages: Iterable[object], *, like: Tensor, senders: Iterable[int] | None = None) -> Inbox:
         """The inbox of one client from messages as they came off the wire, in any number and state.
 
-        A message that is not a dense floating-point tensor with as many elements as ``like`` is absent: a peer
-        cannot crash its receiver. The others are cast to the dtype and moved to the device of ``like``.
+        A message that is not a dense floating-point tensor with as many elements as ``like``, or cannot be read, is
+        absent: a peer cannot crash its receiver. The others are cast to the dtype and moved to the device of ``like``.
 
         >>> own = torch.zeros(2)
         >>> Inbox.collect([torch.ones(2), torch.ones(3), "gossip"], like=own).mask
@@ -143,11 +143,8 @@ class Inbox:
         if not is_floating(like):
             raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
         received = list(messages)
-        valid = [_is_model(message, like) for message in received]
         bank = like.new_zeros(len(received), like.numel())
-        for row, message, good in zip(bank, received, valid, strict=True):
-            if good:
-                row.copy_(message.detach().reshape(-1))  # type: ignore[attr-defined]
+        valid = [_is_copied(message, row) for message, row in zip(received, bank, strict=True)]
         ids = list(range(len(received))) if senders is None else list(senders)
         if len(ids) != len(received):
             raise ValueError(f"senders must name one client per message, expected {len(received)}, found {len(ids)}")
@@ -235,11 +232,18 @@ class Inbox:
         return part
 
 
-def _is_model(message: object, like: Tensor) -> bool:
-    return (
-        isinstance(message, Tensor)
-        and message.layout == torch.strided
-        and message.is_floating_point()
-        and not message.is_meta
-        and message.numel() == like.numel()
-    )
+def _is_copied(message: object, row: Tensor) -> bool:
+    """Copy a message to its row if it is a model; whatever goes wrong on the way shows that it is none."""
+    try:
+        is_model = (
+            isinstance(message, Tensor)
+            and message.layout == torch.strided
+            and message.is_floating_point()
+            and not message.is_meta
+            and message.numel() == row.numel()
+        )
+        if is_model:
+            row.copy_(message.detach().reshape(-1))  # type: ignore[attr-defined]
+    except Exception:  # a nested tensor looks like a model and cannot be copied, and there may be others
+        return False
+    return is_model
