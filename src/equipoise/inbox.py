@@ -195,7 +195,9 @@ class Inbox:
     def trusted(self) -> Inbox:
         """The same, with all messages taken for finite, for who finds out while using them."""
         part = copy(self)
-        part.__dict__.update(finite=torch.ones(len(self.bank), dtype=torch.bool), present=self.mask)
+        part.__dict__.update(
+            finite=torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device), present=self.mask
+        )
         return part
 
     @cached_property

@@ -32,7 +32,7 @@ def along_edges(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor, Ten
         measured, squares = native.measure([own, inbox.bank], receivers, rows + len(own), differ=differ)
         sizes = mended_norms(squares[: len(own)].sqrt(), own)
         _learn_norms(inbox, squares[len(own) :])
-    result = torch.zeros(inbox.slots.shape, dtype=torch.float64)
+    result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device="cpu")
     return result.index_put_((receivers, columns), measured), sizes
 
 
@@ -53,13 +53,13 @@ def unordered(left: Tensor, right: Tensor, m: int) -> tuple[tuple[Tensor, Tensor
 
 def unordered_within(rows: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """The different pairs (p,) within each of some lists (r, c) of rows, list by list, and which each (r, pairs) is."""
-    left, right = torch.triu_indices(rows.shape[1], rows.shape[1], offset=1)
+    left, right = torch.triu_indices(rows.shape[1], rows.shape[1], offset=1, device="cpu")
     (low, high), inverse = unordered(rows[:, left], rows[:, right], m)
     first = torch.full_like(low, inverse.numel()).scatter_reduce_(
-        0, inverse.flatten(), torch.arange(inverse.numel()), "amin"
+        0, inverse.flatten(), torch.arange(inverse.numel(), device="cpu"), "amin"
     )
     order = first.argsort()
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device="cpu"))
     return (low[order], high[order]), place[inverse]
 
 

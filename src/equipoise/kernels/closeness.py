@@ -133,7 +133,7 @@ def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
     sent = inbox if inbox.is_examined else inbox.trusted()
     for group in sent.groups():
         count = group.rows.shape[1]
-        left, right = torch.triu_indices(count, count, offset=1)
+        left, right = torch.triu_indices(count, count, offset=1, device="cpu")
         for part in chunks(len(group.receivers), count * count, BUDGET):
             piece = type(group)(*(index[part] for index in group))
             pairs, inverse = unordered_within(piece.rows, len(inbox.bank))
@@ -141,7 +141,7 @@ def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
             if sent is not inbox and not inbox.present.equal(sent.present):  # seen by the first call, before any yield
                 yield from _native_distances(inbox)
                 return
-            squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64)
+            squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64, device="cpu")
             doubtful = torch.zeros_like(squares, dtype=torch.bool)
             squares[:, left, right] = squares[:, right, left] = found[inverse]
             doubtful[:, left, right] = doubts[inverse]
@@ -160,8 +160,8 @@ def _all_squares(inbox: Inbox) -> tuple[Tensor, Tensor]:
     if not native.serves(inbox.bank):
         return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
     m = len(inbox.bank)
-    left, right = torch.triu_indices(m, m, offset=1)
-    squares = torch.zeros(m, m, dtype=torch.float64)
+    left, right = torch.triu_indices(m, m, offset=1, device="cpu")
+    squares = torch.zeros(m, m, dtype=torch.float64, device="cpu")
     doubtful = torch.zeros_like(squares, dtype=torch.bool)
     squares[left, right], doubtful[left, right] = _native_squares(inbox, left, right)
     return squares + squares.T, doubtful | doubtful.T

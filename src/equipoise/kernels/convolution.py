@@ -62,7 +62,7 @@ class _ConvPool(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         images, weights, biases = x.movedim(1, -1).contiguous(), weight.contiguous(), bias.contiguous()
         shape = (len(x), (x.shape[2] - 2) // 2, (x.shape[3] - 2) // 2, len(weight))
-        out, largest = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
+        out, largest = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8, device="cpu")
         call = library.function("conv_pool", x)
 
         def run(part: int) -> int:

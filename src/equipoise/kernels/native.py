@@ -51,7 +51,7 @@ def squared_norms(x: Tensor) -> Tensor:
     if x.dtype in HALVES:
         return sum((squared_norms(part) for (part,), _ in _in_float32([x])), x.new_zeros(len(x), dtype=torch.float64))
     rows, call = _addresses([x]), function("norms", x)
-    parts, sums = _parts(x.shape[1]), torch.zeros(PARTS, len(x), dtype=torch.float64)
+    parts, sums = _parts(x.shape[1]), torch.zeros(PARTS, len(x), dtype=torch.float64, device="cpu")
 
     def run(part: int) -> int:
         return call(*_array(rows), *parts[part], sums[part].data_ptr())
@@ -94,7 +94,7 @@ def _measured(
     x: Tensor, rows: Tensor, left: Tensor | None, right: Tensor | None, pairs: int, differ: bool
 ) -> tuple[Tensor, Tensor]:
     parts, call = _parts(x.shape[1]), function("measure", x)
-    sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64)
+    sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64, device="cpu")
     ends = [None if index is None else index.data_ptr() for index in (left, right)]
 
     def run(part: int) -> int:
@@ -120,7 +120,7 @@ def weighted_sums(matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, w
     dense = len(rows) > DENSE * len(out) * len(used) and len(out) >= ABREAST
     if dense and _dense_sums(used, receivers, rows, weight, out):
         return True  # else what somebody does not even hear may have spoilt it
-    starts, call = torch.searchsorted(receivers.contiguous(), torch.arange(len(out) + 1)), function("sums", out)
+    starts, call = torch.searchsorted(receivers.contiguous(), _counted(len(out) + 1)), function("sums", out)
     edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
 
     def run(start: int, stop: int, results: Tensor) -> int:
@@ -148,7 +148,7 @@ def sums_but_one(
     ``left_out`` are places in ``rows``, -1 for a receiver that leaves none out.
     """
     if out.dtype in HALVES:
-        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        blocks, places = _in_float32(matrices, out, receivers), _counted(len(receivers))
         return all([sums_but_one(parts, rows, left_out, share, result, places) for parts, result in blocks])
     used, call = _addresses(matrices)[rows], function("sums_but_one", out)
     order = left_out.argsort(descending=True)
@@ -172,7 +172,7 @@ def trimmed_means(
     are finite.
     """
     if out.dtype in HALVES:
-        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        blocks, places = _in_float32(matrices, out, receivers), _counted(len(receivers))
         return all([trimmed_means(parts, rows, counts, trims, result, places) for parts, result in blocks])
     used, (heard,) = _compact(matrices, rows)
     starts, trims, call = _starts(counts), trims.contiguous(), function("middle", out)
@@ -197,7 +197,7 @@ def trimmed_means_but_one(
 ) -> bool:
     """``out[receivers[r]]``: trimmed mean of ``rows`` without ``rows[left_out[r]]``; whether all rows are finite."""
     if out.dtype in HALVES:
-        blocks, places = _in_float32(matrices, out, receivers), torch.arange(len(receivers))
+        blocks, places = _in_float32(matrices, out, receivers), _counted(len(receivers))
         return all([trimmed_means_but_one(parts, rows, left_out, trim, result, places) for parts, result in blocks])
     used, left_out, call = _addresses(matrices)[rows], left_out.contiguous(), function("middle_but_one", out)
     steps, kept = _encoded(sorting(len(rows), trim))
@@ -213,10 +213,18 @@ def trimmed_means_but_one(
 @lru_cache(maxsize=256)
 def _encoded(network: Network) -> tuple[Tensor, Tensor]:
     steps = [(step.i, step.j, step.low + 2 * step.high) for step in network.steps]
-    return torch.tensor(steps, dtype=torch.int32).reshape(-1, 3), torch.tensor(network.kept, dtype=torch.int32)
+    return _numbers(steps).reshape(-1, 3), _numbers(network.kept)
 
 
-# How the library is called.
+# How the library is called: with what is on a CPU, whatever torch's default device is.
+
+
+def _counted(count: int) -> Tensor:
+    return torch.arange(count, device="cpu")
+
+
+def _numbers(values: Sequence[object]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="cpu")
 
 
 def _array(x: Tensor) -> tuple[int, int]:
@@ -225,13 +233,13 @@ def _array(x: Tensor) -> tuple[int, int]:
 
 def _addresses(matrices: Sequence[Tensor]) -> Tensor:
     """Where the rows of some matrices start in memory."""
-    starts = [x.data_ptr() + torch.arange(len(x)) * (x.stride(0) * x.element_size()) for x in matrices]
+    starts = [x.data_ptr() + _counted(len(x)) * (x.stride(0) * x.element_size()) for x in matrices]
     return starts[0] if len(starts) == 1 else torch.cat(starts)
 
 
 def _compact(matrices: Sequence[Tensor], *indices: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Where the rows are that the indices name, and the indices as places among these: nothing else is packed."""
-    used = torch.zeros(sum(map(len, matrices)), dtype=torch.bool)
+    used = torch.zeros(sum(map(len, matrices)), dtype=torch.bool, device="cpu")
     for index in indices:
         used[index] = True
     if used.all():
@@ -252,7 +260,7 @@ def _in_float32(
     rows = slice(None) if receivers is None else receivers
     results = 0 if out is None else len(out) if receivers is None else len(receivers)
     for columns in column_blocks(d, max(STRIP, BLOCK // max(1, heard) // STRIP * STRIP)):
-        result = torch.empty(results, min(columns.stop, d) - columns.start)
+        result = torch.empty(results, min(columns.stop, d) - columns.start, dtype=torch.float32, device="cpu")
         yield [x[:, columns].float() for x in matrices], result
         if out is not None:
             out[rows, columns] = result.to(out.dtype)

@@ -147,8 +147,8 @@ def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Hear
     if own is not None:
         matrices = [bank, own]
         rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
-    counts = torch.cat([torch.full((len(some),), some.shape[1]) for some in rows])
-    trims = torch.cat([torch.full((len(some.receivers),), some.trim) for some in heard])
+    counts = torch.cat([torch.full((len(some),), some.shape[1], device="cpu") for some in rows])
+    trims = torch.cat([torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard])
     receivers, flat = torch.cat([some.receivers for some in heard]), torch.cat([some.flatten() for some in rows])
     return native.trimmed_means(matrices, flat, counts, trims, result, receivers)
 

@@ -25,7 +25,7 @@ def combine_natively(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edge
     matrices, edges = _with_own(own, own_weights, bank, edges)
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
         return native.weighted_sums(matrices, *edges, out)
-    finite, left = True, torch.ones(len(out), dtype=torch.bool)
+    finite, left = True, torch.ones(len(out), dtype=torch.bool, device="cpu")
     for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
         finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
         left[receivers] = False
@@ -54,8 +54,8 @@ def _with_own(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges) -> t
 def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
     """Receivers whose weights are all the same, the rows that they hear, and which one each does not, -1 for none."""
     receivers, rows, weight = edges
-    low = torch.full((n,), torch.inf, dtype=torch.float64).scatter_reduce_(0, receivers, weight, "amin")
-    high = torch.full((n,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, receivers, weight, "amax")
+    low = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amin")
+    high = torch.full((n,), -torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amax")
     shares, sizes = low[low == high].unique(return_counts=True)
     for share in shares[sizes.argsort(descending=True)][:GROUPS].tolist():
         group = (low == share) & (high == share)
@@ -67,12 +67,12 @@ def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tenso
 
 def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, Tensor] | None:
     """The rows of all receivers, and the place of the one that each has not, if it is one at most and worth it."""
-    used = torch.zeros(m, dtype=torch.bool).index_fill_(0, rows, True)
+    used = torch.zeros(m, dtype=torch.bool, device="cpu").index_fill_(0, rows, True)
     count = int(used.sum())
     if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
         return None
-    heard = torch.zeros(n, count, dtype=torch.int64)
-    heard.index_put_((receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1), accumulate=True)
+    heard = torch.zeros(n, count, dtype=torch.int64, device="cpu")
+    heard.index_put_((receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True)
     if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
         return None  # somebody hears a row twice
     return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)
