@@ -443,6 +443,9 @@ def test_a_foreign_file_is_an_error_that_names_it(tmp_path: Path, content: bytes
         ({"rounds": 3}, "rounds must be a list, found 3"),
         ({"rounds": {"0": {}}}, "rounds must be a list, found {'0'"),
         ({"rounds": [3]}, "rounds must hold t, clients, values, seconds, diverged each, found 3"),
+        ({"n": True}, "n must be an integer at least 1, found True"),
+        ({"n": 2**62}, ""),  # memory for so many clients is not to be had
+        ({"n": 10**30}, ""),
         ({"rounds": [{"t": 0}]}, "rounds must hold t, clients, values, seconds, diverged each, found {'t': 0}"),
         ({"rounds": [Round(0).to_dict() | {"t": "0"}]}, "t must be an integer"),
         ({"rounds": [Round(0).to_dict() | {"clients": {"error": [1, 2, 3, "many"]}}]}, "error must be numbers"),
@@ -499,3 +502,9 @@ def test_a_folder_in_the_way_stays(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"history could not be saved: .*run"):
         History(2).to_csv(tmp_path / "run")
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_history_that_knows_only_about_malicious_clients_can_be_shown() -> None:
+    history = History(2, rounds=[Round(0, values={"accepted_malicious": 0.0})])
+    assert history.summary()["alone"] == 1
+    assert "alone" in str(history)

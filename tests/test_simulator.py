@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -309,6 +310,98 @@ def test_learn_is_attacked_in_all_of_its_exchanges() -> None:
     assert seen == [(0, False), (1, True), (1, False), (2, True), (2, True), (2, False)]
 
 
+def test_two_runs_of_one_trainer_with_momentum_are_the_same() -> None:
+    """What a trainer remembers belongs to a run."""
+    x, y = torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    model = nn.Linear(2, 3)
+    trainer = eq.LocalSGD(model, nn.functional.cross_entropy, [(x, y)] * 3, lr=0.1, momentum=0.9)
+    models = [
+        eq.Simulator(trainer, eq.Topology.complete(3), eq.Median(), eq.flatten(model).repeat(3, 1), total=4)
+        for _ in range(2)
+    ]
+    for one in models:
+        one.run()
+    assert torch.equal(models[0].models, models[1].models)
+
+
+class Counter(nn.Module):
+    """A trainer that is a module, whose state_dict is not a copy but the buffer itself."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, models: Tensor, t: int) -> Tensor:
+        self.count += 1
+        return models + self.count
+
+
+def test_a_round_that_fails_leaves_no_trace_in_a_trainer_that_is_a_module() -> None:
+    def interrupted(models: Tensor) -> Tensor:
+        if not seen:
+            seen.append(True)
+            raise KeyboardInterrupt
+        return models[:, 0]
+
+    seen: list[bool] = []
+    trainer = Counter()
+    run = eq.Simulator(
+        trainer, eq.Topology.complete(3), None, torch.zeros(3, 1), total=3, metrics={"first": interrupted}
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert (trainer.count, run.t) == (0, 0)
+    run.run()
+    assert run.models.flatten().tolist() == [6.0] * 3
+
+
+def test_a_trainer_that_cannot_be_set_back_does_not_hide_what_went_wrong() -> None:
+    class Forgetful:
+        def __call__(self, models: Tensor, t: int) -> Tensor:
+            raise KeyboardInterrupt
+
+        def state_dict(self) -> dict[str, Tensor]:
+            return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        simulator(eq.Median(), trainer=Forgetful()).run()
+
+
+def test_a_first_round_that_fails_does_not_decide_how_many_there_will_be() -> None:
+    run = simulator(eq.Median(), total=None, metrics={"wrong": lambda models: 1})
+    with pytest.raises(ValueError, match=r"metrics\['wrong'\] must return"):
+        run.run(3)
+    run.metrics = {}
+    assert len(run.run(4)) == 4
+    assert run.total == 4
+
+
+def test_who_is_malicious_does_not_change_with_the_mask_that_said_so() -> None:
+    mask = torch.zeros(N, dtype=torch.bool)
+    mask[MALICIOUS] = True
+    run = noisy(eq.Median(), malicious=mask)
+    mask.logical_not_()
+    assert run.malicious.nonzero().flatten().tolist() == MALICIOUS
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    run = simulator(eq.Median(), total=None, every=np.int64(2), seed=np.int64(3))
+    run.run(np.int64(4), checkpoint=tmp_path / "run")
+    assert [one.t for one in run.history.evaluated] == [1, 3]
+    again = simulator(eq.Median(), total=np.int64(4), every=2, seed=3)
+    again.load(tmp_path / "run")
+    assert torch.equal(again.models, run.models)
+
+
+def test_a_new_checkpoint_does_not_change_how_rounds_are_counted(tmp_path: Path) -> None:
+    run = simulator(eq.Median(), total=9)
+    run.run(4)
+    assert len(run.run(3, checkpoint=tmp_path / "run")) == 7
+    assert len(run.run(8, checkpoint=tmp_path / "run")) == 8  # of a file that is there, from the start
+
+
 def test_tolerated_is_what_each_client_hears_this_round() -> None:
     def tolerated(**options: Any) -> Any:
         class Asked:
@@ -428,6 +521,13 @@ def test_progress_shows_the_worst_error(capsys: pytest.CaptureFixture[str]) -> N
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\], found 1.5"),
         ({"total": 0}, "total must be an integer at least 1, found 0"),
         ({"every": 0}, "every must be an integer at least 1, found 0"),
+        ({"every": 2.0}, "every must be an integer at least 1, found 2.0"),
+        ({"every": None}, "every must be an integer at least 1, found None"),
+        ({"seed": -1}, "seed must be an integer at least 0, found -1"),
+        ({"metrics": {"a": 3}}, r"metrics\['a'\] must be a function, found int"),
+        ({"metrics": {1: distance}}, "metrics must be functions by name, found 1 for a name"),
+        ({"trainer": None}, "trainer must be a function, found NoneType"),
+        ({"loss_of": 3}, "loss_of must be a function, found int"),
         ({"attack": attacks.LabelFlip({3: 5})}, "trainer must have a method poisoned.*for LabelFlip.*found function"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 from collections import Counter
@@ -961,6 +962,23 @@ def test_a_model_that_failed_is_not_used_again():
 
 # Errors
 
+
+class Stepping(nn.Module):
+    """Counts its steps in a buffer of whole numbers, which no client has for itself."""
+
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        outputs: Tensor = self.linear(x) / self.steps
+        return outputs
+
+
 X, Y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
 GOOD: dict[str, Any] = {"model": nn.Linear(6, 3), "loss": cross_entropy, "clients": [(X, Y), (X, Y)], "lr": 0.1}
 
@@ -1022,6 +1040,12 @@ def half_double() -> nn.Sequential:
         ({"clients": [(X, Y), (X[0, 0], Y)]}, "clients[1] must look like those of client 0"),
         ({"lr": -0.1}, "lr must be a finite number >= 0, found -0.1"),
         ({"lr": float("nan")}, "lr must be a finite number >= 0, found nan"),
+        ({"lr": "fast"}, "lr must be a finite number >= 0, found 'fast'"),
+        ({"momentum": None}, "momentum must be a finite number >= 0, found None"),
+        (
+            {"model": Stepping()},
+            "model must not change buffers that are not part of a client's model, found that 'steps'",
+        ),
         ({"momentum": -1.0}, "momentum must be a finite number >= 0, found -1.0"),
         ({"batch_size": 0}, "batch_size must be an integer at least 1, found 0"),
         ({"steps": 0}, "steps must be an integer at least 1, found 0"),
@@ -1042,6 +1066,7 @@ def test_what_does_not_fit_is_said_at_once(changes: dict[str, Any], message: str
         (torch.zeros(2, 20), 0, "models must be float32 (2, 21) like flatten(model), found float32 (2, 20)"),
         (torch.zeros(2, 21).double(), 0, "models must be float32 (2, 21) like flatten(model), found float64 (2, 21)"),
         (torch.zeros(21), 0, "models must be float32 (2, 21) like flatten(model), found float32 (21,)"),
+        (torch.tensor(0.0), 0, "models must be float32 (2, 21) like flatten(model), found float32 ()"),
         ([[0.0] * 21] * 2, 0, "models must be float32 (2, 21) like flatten(model), found list"),
         (torch.zeros(2, 21, device="meta"), 0, "models must be on the device of the model, cpu, found meta"),
         (torch.zeros(2, 21), -1, "t must be an integer at least 0, found -1"),
@@ -1050,3 +1075,31 @@ def test_what_does_not_fit_is_said_at_once(changes: dict[str, Any], message: str
 def test_models_that_do_not_fit(models: Any, t: int, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         LocalSGD(**GOOD)(models, t)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copied", "pickled"])
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_copies_train_and_judge_like_the_original(copied: Callable[[Any], Any], used: bool):
+    """A convolution, whose modules are kept between calls; their parameters are views, which a copy would part."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    x, y = torch.randn(30, 1, 4, 4), torch.randint(0, 3, (30,))
+    models = torch.randn(2, eq.flatten(model).numel())
+    trainer, metric = LocalSGD(model, cross_entropy, [(x, y)] * 2, lr=0.1), eq.metrics.ErrorRate(model, x, y)
+    clients = torch.arange(2)
+    if used:
+        trainer(models, 0), metric(models)
+    other, measure = copied(trainer), copied(metric)
+    assert torch.equal(other(models, 1), trainer(models, 1))
+    assert torch.equal(other.loss_of(1)(models, clients), trainer.loss_of(1)(models, clients))
+    assert torch.equal(measure(models), metric(models))
+
+
+def test_trainers_and_metrics_can_be_made_in_inference_mode():
+    model, models = GOOD["model"], torch.randn(2, 21)
+    with torch.inference_mode():
+        trainer, metric = LocalSGD(**GOOD), eq.metrics.ErrorRate(model, X, Y)
+    assert torch.equal(trainer(models, 0), LocalSGD(**GOOD)(models, 0))
+    assert torch.equal(metric(models), eq.metrics.ErrorRate(model, X, Y)(models))

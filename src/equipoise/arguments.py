@@ -24,7 +24,12 @@ def is_floating(x: object) -> TypeGuard[Tensor]:
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
     """Raise unless ``value`` is an integer in range."""
-    if not isinstance(value, int | np.integer) or value < least or (most is not None and value > most):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or value < least
+        or (most is not None and value > most)
+    ):
         expected = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
 

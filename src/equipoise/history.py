@@ -180,7 +180,7 @@ class History:
             found[name] = values[-1] if name == "consensus" else _mean(values)
         for phase in dict.fromkeys(phase for one in self for phase in one.seconds):
             found[f"{phase}_seconds"] = sum(one.seconds.get(phase, 0.0) for one in self) / len(self)
-        if "accepted_benign" in found:
+        if "accepted_benign" in found or "accepted_malicious" in found:
             found["alone"] = sum(one.alone for one in self)
         return found | {"diverged": len(self.diverged)}
 
@@ -242,7 +242,7 @@ class History:
         """The history that :meth:`to_json` wrote; of any other file, a ValueError says what is wrong with it."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:  # absurd numbers of clients, or too many brackets
             raise ValueError(f"{os.fspath(path)} is not a history that to_json wrote: {error}") from error
 
 

@@ -40,6 +40,7 @@ class Metric(ABC):
         buffers: models are made by ``flatten(model, buffers=True)``.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, buffers: bool = False) -> None:
         _check_examples(x, y)
         self._architecture = Stacked(model, buffers=buffers)

@@ -24,9 +24,9 @@ def stream(seed: int, *key: int | str) -> torch.Generator:
     >>> bool((torch.rand(3, generator=stream(0, "graph", 7)) == torch.rand(3, generator=stream(0, "graph", 8))).any())
     False
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")
-    words = [seed, *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
+    words = [int(seed), *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
     state = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 

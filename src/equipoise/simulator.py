@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,18 @@ class Simulator:
         seed: int = 0,
         name: str = "",
     ) -> None:
-        check_options(models, total, every, metrics)
+        metrics = {} if metrics is None else metrics
+        check_options(models, total, every, metrics, trainer=trainer, **{} if loss_of is None else {"loss_of": loss_of})
+        check_count("seed", seed, 0)
         check_attack(attack, malicious)
         if not isinstance(rule, EachRound):
             check_rule(rule)
         self.topology, self.rule, self.attack, self.alpha = topology, rule, attack, alpha
-        self.models, self.t, self.total = models.detach().clone(), 0, total
+        self.models, self.t, self.total = models.detach().clone(), 0, None if total is None else int(total)
         self.state: Any = None
-        self.malicious = as_mask(malicious, len(models)).to(models.device)
-        self.metrics, self.every, self.tolerated, self.seed = dict(metrics or {}), every, tolerated, seed
+        self.malicious = as_mask(malicious, len(models)).to(models.device, copy=True)
+        self.metrics, self.tolerated, self.seed = dict(metrics), tolerated, int(seed)
+        self.every = every if isinstance(every, Container) else int(every)
         self.keep_nonfinite = keep_nonfinite
         self.trainer = poisoned(trainer, attack, self.malicious)
         self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
@@ -151,15 +155,20 @@ class Simulator:
         is interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
         Ctrl-C ends a run as it was before the round: ``history`` holds all that are complete, and `run` goes on.
         """
-        kept = checkpoints.Kept(self, checkpoint, save_every)
+        kept, total = checkpoints.Kept(self, checkpoint, save_every), self.total
         with self._restored_on_error():
-            end = self._end(rounds, resumes=checkpoint is not None)
+            end = self._end(rounds, resumes=checkpoint is not None and Path(checkpoint).exists())
             kept.resume(end)
-        with kept, Progress(end, "round", done=self.t) if progress else Silence() as bar:
-            while self.t < end:
-                self.step()
-                bar.advance(self._note)
-                kept.advance()
+        begun = self.t
+        try:
+            with kept, Progress(end, "round", done=self.t) if progress else Silence() as bar:
+                while self.t < end:
+                    self.step()
+                    bar.advance(self._note)
+                    kept.advance()
+        finally:
+            if self.t == begun < end:  # no round depends on it yet
+                self.total = total
         return self.history
 
     def save(self, path: str | Path) -> None:
@@ -178,7 +187,7 @@ class Simulator:
                 raise ValueError("rounds must be given, here or as total of the Simulator, found neither")
             return self.total
         check_count("rounds", rounds, 1)
-        end = rounds if resumes else self.t + rounds
+        end = int(rounds) if resumes else self.t + int(rounds)
         self.total = self.total or end
         if end > self.total:
             raise ValueError(f"rounds must end by total = {self.total}, found {rounds} from round {self.t}")
@@ -264,13 +273,15 @@ class Simulator:
     def _restored_on_error(self) -> Iterator[None]:
         """What fails, or is interrupted anywhere, leaves no trace."""
         before, rounds = (self.models, self.t, self.state, self.total, self.history), len(self.history)
-        trainer = self.trainer.state_dict() if hasattr(self.trainer, "state_dict") else None
+        trainer: Any = self.trainer
+        remembers = hasattr(trainer, "state_dict") and hasattr(trainer, "load_state_dict")
+        memory = deepcopy(trainer.state_dict()) if remembers else None  # that of a module changes with the module
         try:
             yield
         except BaseException:
             self.models, self.t, self.state, self.total, self.history = before
             if len(self.history) > rounds:
                 self.history = History(self.n, self.malicious, self.history.name, list(self.history)[:rounds])
-            if trainer is not None:
-                self.trainer.load_state_dict(trainer)  # type: ignore[attr-defined]
+            if remembers:
+                trainer.load_state_dict(memory)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -86,6 +87,7 @@ class LocalSGD:
 
     way: Way
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         model: nn.Module,
@@ -193,11 +195,16 @@ class LocalSGD:
         >>> attacked(torch.zeros(2, 12), t=0)[:, 6:].argmax(1)
         tensor([3, 5])
         """
-        if not isinstance(attack, DataAttack | MessageAttack):
+        if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             raise ValueError(f"attack must have poison(x, y) or forge(known), found {describe(attack)}")
         clients = as_mask(malicious, self._clean.n).nonzero().flatten().tolist()
-        trainer = copy(self)
+        trainer = self.restarted()
         trainer._poisoning = Poisoning(self._clean, attack, clients, self.seed)
+        return trainer
+
+    def restarted(self) -> LocalSGD:
+        """The same trainer as it was before its first round: a `Simulator` begins with one, whatever was run before."""
+        trainer = copy(self)
         trainer._velocity = None
         return trainer
 
@@ -266,10 +273,9 @@ class LocalSGD:
 
 
 def _check_options(lr: float, batch_size: int, steps: int, reduction: str | None, momentum: float, way: str) -> None:
-    if not (math.isfinite(lr) and lr >= 0):
-        raise ValueError(f"lr must be a finite number >= 0, found {lr}")
-    if not 0 <= momentum < math.inf:
-        raise ValueError(f"momentum must be a finite number >= 0, found {momentum}")
+    for name, value in (("lr", lr), ("momentum", momentum)):
+        if not isinstance(value, Real) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")
     check_count("batch_size", batch_size, 1)
     check_count("steps", steps, 1)
     if reduction not in ("mean", "sum", None):

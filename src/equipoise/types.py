@@ -112,7 +112,7 @@ class Trainer(Protocol):
     A trainer may have more, which `equipoise.Simulator` uses if it is there: ``poisoned(attack, malicious)``, a
     trainer whose malicious clients train on poisoned examples; ``loss_of(t)``, the losses that UBAR asks for;
     ``samples``, how many examples every client has; ``state_dict()`` and ``load_state_dict(state)``, what a checkpoint
-    must hold.
+    must hold; ``restarted()``, the trainer as it was before its first round.
     """
 
     def __call__(self, models: Tensor, t: int) -> Tensor:

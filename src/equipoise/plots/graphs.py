@@ -53,10 +53,10 @@ def graph(
 def _places(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> Array:
     """(n, 2) positions of the clients."""
     n = topology.n
-    if layout == "circle":
+    if isinstance(layout, str) and layout == "circle":
         angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n
         return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    if layout == "spring":
+    if isinstance(layout, str) and layout == "spring":
         import networkx as nx
 
         layout = nx.spring_layout(topology.to_networkx(), seed=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from torch import Tensor
 
@@ -11,16 +11,21 @@ from equipoise.attacks.combinations import poisoners
 from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
 
 
-def check_options(models: object, total: object, every: object, metrics: object) -> None:
-    """Raise unless models are stacked, counts are counts, and metrics have names."""
+def check_options(models: object, total: object, every: object, metrics: object, **called: object) -> None:
+    """Raise unless models are stacked, counts are counts, metrics have names, and what is to be called can be."""
     if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
     if total is not None:
         check_count("total", total, 1)
-    if isinstance(every, int):
+    if not isinstance(every, Container):
         check_count("every", every, 1)
-    if metrics is not None and not isinstance(metrics, Mapping):
+    if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
+    if unnamed := [name for name in metrics if not isinstance(name, str)]:
+        raise ValueError(f"metrics must be functions by name, found {unnamed[0]!r} for a name")
+    for name, value in (called | {f"metrics[{name!r}]": metric for name, metric in metrics.items()}).items():
+        if not callable(value):
+            raise ValueError(f"{name} must be a function, found {describe(value)}")
 
 
 def check_rule(rule: object) -> None:
@@ -42,7 +47,9 @@ def check_attack(attack: object, malicious: object) -> None:
 
 
 def poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
-    """The trainer, with poisoned data where the attack is one on data."""
+    """The trainer as it begins, with poisoned data where the attack is one on data."""
+    if hasattr(trainer, "restarted"):
+        trainer = trainer.restarted()
     clients = malicious.nonzero().flatten().tolist()
     if attack is None or not any(poisoners(attack, client) for client in clients):
         return trainer

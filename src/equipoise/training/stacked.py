@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,16 @@ class Stacked:
         self._places = {name: places[p] for name, p in model.named_parameters(remove_duplicate=False)}
         self._idle: list[Replica] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the replicas, whose parameters would no longer lie in their vectors after copying or pickling."""
+        return self.__dict__ | {"_idle": []}
+
     def check(self, models: Tensor, n: int | None = None, *, name: str = "models") -> None:
         """Raise unless ``models`` are rows of this architecture, and n of them if n is given."""
         rows = "n" if n is None else n
         if (
             not isinstance(models, Tensor)
+            or models.dim() != 2
             or models.shape != (len(models) if n is None else n, self.d)
             or models.dtype != self.dtype
         ):

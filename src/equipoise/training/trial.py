@@ -46,7 +46,8 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
 def _check_buffers(module: nn.Module, before: dict[str, Tensor], buffers: bool) -> None:
     own = {entry.name for entry in entries_of(module, "model", buffers)}
     for name, buffer in module.named_buffers():
-        if name not in own and buffer.is_floating_point() and not torch.equal(buffer, before[name]):
+        counts = name.rpartition(".")[2] == "num_batches_tracked"  # looked at only where momentum is None: see below
+        if name not in own and not counts and not torch.equal(buffer, before[name]):
             raise ValueError(
                 f"model must not change buffers that are not part of a client's model, found that {name!r} changes "
                 "in training; with buffers=True, and models made by flatten(model, buffers=True), every client has "
