@@ -579,6 +579,105 @@ def test_lies_about_models_are_told_as_the_updates_that_lead_there(attack: Any) 
     assert all(torch.equal(plain[edge], expected[edge]) for edge in expected)
 
 
+# Models that are not finite
+
+
+def survivors() -> dict[str, Any]:
+    """Attacks that learn from benign models, in all their forms."""
+    return {
+        repr(attack): attack
+        for attack in (
+            *(attacks.LIE(z=1.0), attacks.IPM(), attacks.SignFlip(), attacks.MinMax(), attacks.MinSum()),
+            *(attacks.Dissensus(), attacks.Spectral(), attacks.Adaptive(rule=eq.Balance(kappa=0))),
+            *(attacks.TrimAttack(form, random=False) for form in ("group", "fang")),
+            *(attacks.KrumAttack(form, noise=0.0) for form in ("group", "fang")),
+        )
+    }
+
+
+@pytest.mark.parametrize("attack", survivors().values(), ids=survivors())
+def test_one_broken_victim_does_not_spoil_the_lies_to_others(attack: Any) -> None:
+    """On a ring, client 2 hears malicious clients only, and has nobody else to be compared with."""
+    known = knowledge(complete(8), 4, torch.float32, [1, 3])
+    models = known.models.index_fill(0, torch.tensor(2), torch.nan)
+    broken = dataclasses.replace(known, models=models, topology=eq.Topology.ring(8))
+    lies = attack.forge(broken)
+    assert sorted(lies.receivers.tolist()) == [0, 2, 4]
+    for receiver, row in zip(lies.receivers.tolist(), lies.rows[lies.which], strict=True):
+        assert receiver == 2 or row.isfinite().all(), receiver
+
+
+@pytest.mark.parametrize("attack", [attacks.TrimAttack(random=False), attacks.KrumAttack(noise=0.0)], ids=repr)
+def test_a_malicious_client_without_a_model_is_not_in_the_crowd(attack: Any) -> None:
+    known = knowledge(complete(6), 4, torch.float32, [0, 1])
+    broken = dataclasses.replace(known, models=known.models.index_fill(0, torch.tensor(0), torch.nan), previous=None)
+    for edge, found in told(broken, attack).items():
+        assert found.isfinite().all(), edge
+        assert (found != 0).any(), edge
+
+
+@pytest.mark.parametrize("scope", ["receiver", "global"])
+@pytest.mark.parametrize("name", ["LIE", "IPM", "SignFlip", "MinMax", "MinSum", "KrumAttack", "TrimAttack", "Adaptive"])
+def test_where_nobody_is_left_there_is_nothing_to_say(name: str, scope: str) -> None:
+    models = torch.full((3, 4), torch.nan).index_fill(0, torch.tensor(1), 1.0)
+    known = Knowledge(models, eq.Topology.complete(3), [1], previous=models, rule=eq.Balance(kappa=0))
+    assert getattr(attacks, name)(scope=scope).forge(known) is None
+
+
+def test_the_base_of_a_global_lie_is_that_of_those_who_are_left() -> None:
+    known = knowledge(complete(8), 4, torch.float32, [1, 3])
+    assert known.previous is not None
+    lost = torch.tensor(5)
+    models, previous = (x.index_fill(0, lost, torch.nan) for x in (known.models, known.previous))
+    broken = dataclasses.replace(known, models=models, previous=previous)
+    lies = attacks.KrumAttack("fang", noise=0.0, scope="global").forge(broken)
+    assert lies is not None
+    assert lies.rows.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [attacks.LIE(z=1.0, scope="global"), attacks.MinSum(perturbation="std", scope="global")],
+    ids=repr,
+)
+def test_deviations_of_huge_models_do_not_overflow(attack: Any) -> None:
+    known = knowledge(complete(6), 3, torch.float32, [0])
+    huge = dataclasses.replace(known, models=known.models * torch.tensor([1, 1, 1e30, 1, 1, 1])[:, None], previous=None)
+    lies = attack.forge(huge)
+    assert lies.rows.isfinite().all()
+    if isinstance(attack, attacks.LIE):
+        crowd = huge.models[1:].double()
+        torch.testing.assert_close(lies.rows[0].double(), crowd.mean(0) - crowd.std(0, correction=0), rtol=1e-5, atol=0)
+
+
+def test_asking_a_rule_writes_nothing_to_its_output() -> None:
+    models, out = torch.randn(100) + 0.01 * torch.randn(6, 100), torch.full((6, 100), 7.0)
+    inputs: Any = {"t": 0, "total": 9, "out": out}
+    known = Knowledge(models, eq.Topology.complete(6), [0], rule=eq.Balance(), inputs=inputs)
+    for perturbation in ("unit", "sign"):
+        assert attacks.Adaptive(perturbation=perturbation).forge(known) is not None
+    assert (out == 7).all()
+
+
+def test_a_knowledge_needs_parameters_and_models_that_match() -> None:
+    graph = eq.Topology.complete(4)
+    with pytest.raises(ValueError, match="models must have parameters, found none"):
+        Knowledge(torch.zeros(4, 0), graph, [0])
+    for name in ("previous", "origin"):
+        with pytest.raises(ValueError, match=rf"{name} must be like models, float32 \(4, 2\), found int"):
+            Knowledge(torch.zeros(4, 2), graph, [0], **{name: 3})  # type: ignore[arg-type]
+
+
+def test_the_slowest_mode_of_a_graph_that_falls_apart() -> None:
+    """Malicious client 2 is all that joins 0 and 1 to 3 and 4: these are driven away from those."""
+    graph = eq.Topology.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    models = torch.tensor([[10.0], [11.0], [0.0], [30.0], [32.0]])
+    lies = attacks.Spectral().forge(Knowledge(models, graph, [2]))
+    assert lies is not None
+    mode = 0.5 * (10 + 11 - 30 - 32)  # of the vector (1, 1, -1, -1) / 2
+    torch.testing.assert_close(lies.rows, torch.tensor([[11 + 0.5 * mode], [30 - 0.5 * mode]]))
+
+
 def test_together() -> None:
     """Each malicious client follows the last of the attacks that has something for it."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7, 8])

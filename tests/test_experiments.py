@@ -293,6 +293,41 @@ def test_a_corrupt_file_is_reported_and_run_again(content: str, store: Store, ca
     assert len(store.runs(SHORT)) == 1
 
 
+@pytest.mark.parametrize("change", [{"max_MSE": []}, {"max_MSE": None}, {"evaluated": [], "max_MSE": []}])
+def test_results_without_figures_are_damaged(change: dict[str, Any], store: Store) -> None:
+    store.add(SHORT, finished(SHORT, 1.0) | change)
+    with pytest.raises(DamagedError, match="must hold results"):
+        store.runs(SHORT)
+
+
+def test_a_run_that_ended_early_is_judged_by_where_it_ended() -> None:
+    late = {"rounds": 1950, "evaluated": [999, 1919, 1939, 1949], "max_TER": [0.1, 0.1, 0.1, 0.9]}
+    assert trials.tail(late | {"stopped": "all benign models were not finite after round 1949"}, "TER") == 0.9
+
+
+def test_equal_settings_are_equal_however_they_are_written() -> None:
+    assert Setting(partition="0.80", alpha=".50") == Setting(partition="p=0.8", alpha="0.5") == Setting()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, eq.Balance()),
+        ({"gamma": 0.1, "kappa": 2.0}, eq.Balance(0.1, 2.0)),
+        ({"rule": "Variant-I", "gamma": 0.1}, eq.Balance(0.1, 0.0)),
+        ({"rule": "Variant-II"}, eq.BalanceMedian()),
+        ({"rule": "Median", "gamma": 0.1}, eq.Balance(0.1)),
+    ],
+)
+def test_the_largest_lie_is_what_the_victims_own_limits_allow(changes: dict[str, Any], expected: Any) -> None:
+    for name in ("Adapt-max", "Adapt-own"):
+        one = simulator(Setting(data="synthetic", attack=name, **changes), 0, "")
+        assert isinstance(one.attack, eq.attacks.Adaptive)
+        assert one.attack.rule == expected
+    literal = simulator(Setting(data="synthetic", attack="Adapt", **changes), 0, "").attack
+    assert literal == eq.attacks.Adaptive("literal", rule=eq.Balance())  # the paper's, whatever is attacked
+
+
 def test_a_file_of_another_setting_is_not_taken(store: Store) -> None:
     other = SHORT.changed(rule="Krum")
     store.add(SHORT, finished(SHORT, 0.5))
@@ -386,6 +421,7 @@ def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
         ((0.10, 0.60), (0.10, 0.73), "same conclusion"),
         ((0.10, 0.02), (0.10, 0.73), "differs"),
         ((0.90, 0.00), (0.90, 1.00), "reproduced"),
+        ((0.90, 0.00), (0.50, 0.90), "differs"),
     ],
 )
 def test_verdicts_on_error_rates(ours: tuple[float, ...], paper: tuple[float, ...], verdict: str) -> None:
@@ -463,6 +499,15 @@ def test_consensus_errors_are_no_rates(store: Store) -> None:
 def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["report", "--results", str(tmp_path)]) == 2
     assert f"expected results in {tmp_path}, found none; equipoise table NAME makes them" in capsys.readouterr().err
+
+
+def test_a_report_names_files_that_are_damaged(store: Store, capsys: Capture) -> None:
+    setting = TABLES["synthetic"].setting("Krum", "LF")
+    store.add(setting, finished(setting, 1.2))
+    damaged = store.path(setting.changed(attack="Trim"))
+    damaged.write_text("{trunc")
+    assert cli.main(["report", "synthetic", "--results", str(store.folder)]) == 0
+    assert f"{damaged} must hold results, found JSONDecodeError" in capsys.readouterr().err
 
 
 def test_only_tables_with_results_are_reported(store: Store, capsys: Capture) -> None:

@@ -242,7 +242,12 @@ class History:
         """The history that :meth:`to_json` wrote; of any other file, a ValueError says what is wrong with it."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # absurd numbers of clients, or too many brackets
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            OverflowError,
+        ) as error:  # such as too many clients
             raise ValueError(f"{os.fspath(path)} is not a history that to_json wrote: {error}") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ class Adaptive:
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
         """One row per victim, or one for all."""
-        if not len(known.victims):
+        if known.is_hopeless:
             return None
         trial = Trial(known, self)
         few = turned(known) if self.perturbation == "unit" and getattr(trial.rule, "isotropic", False) else None
@@ -206,7 +206,8 @@ class Trial:
         """What the rule returns for all clients."""
         known = self.known
         inbox = known.topology.deliver(known.models, self.lies(gamma), known.liars)
-        return self.rule(known.models, inbox, **known.inputs)
+        inputs: Any = {name: value for name, value in known.inputs.items() if name != "out"}  # not ours to write to
+        return self.rule(known.models, inbox, **inputs)
 
     def believed(self, gamma: Tensor) -> Tensor:
         """(a,) whether victims take lies of this strength."""

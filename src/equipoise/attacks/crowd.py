@@ -49,6 +49,9 @@ class Crowd:
             vectors -= before.index_select(0, roster.clients)
             benign = before[known.sane] if scope == "global" else None
             origin = before.index_select(0, known.victims) if benign is None else benign.mean(0, keepdim=True)
+        spoilt = ~known.finite[roster.clients]
+        if spoilt.any():  # victims that are their own crowd; 0 times NaN would spoil the lies to all others
+            vectors[spoilt] = 0
         centre = roster.central.to(vectors.dtype) @ vectors
         return cls(roster, vectors.sub_(centre), centre, origin)
 
@@ -67,17 +70,21 @@ class Crowd:
         squared_mean = mean * mean
         variance = self.roster.average(self.vectors * self.vectors).sub_(squared_mean)
         trust = torch.sub(variance, squared_mean, alpha=1 / DOUBTFUL)
-        if trust.amin() < 0:  # comparing is slower than all of the above
-            doubtful = trust < 0
-            variance[doubtful] = self._exact_variance(mean, doubtful)
-        return variance.sqrt_()
+        if trust.amin() >= 0:  # comparing each is slower than all of the above
+            return variance.sqrt_()
+        doubtful, overflown = trust < 0, ~variance.isfinite()
+        variance[doubtful] = self._exact_variance(mean, doubtful)
+        deviation = variance.sqrt_()
+        if overflown.any():
+            deviation[overflown] = self._exact_variance(mean.double(), overflown).sqrt().to(mean.dtype)
+        return deviation
 
     def _exact_variance(self, mean: Tensor, where: Tensor) -> Tensor:
         """Variances of some coordinates (a, d) from differences to the mean."""
         crowds, columns = where.nonzero(as_tuple=True)
         variance = torch.zeros_like(mean[crowds, columns])
         for s in range(self.roster.slots.shape[1]):
-            apart = self.vectors[self.roster.slots[crowds, s], columns].sub_(mean[crowds, columns])
+            apart = self.vectors[self.roster.slots[crowds, s], columns].to(mean.dtype).sub_(mean[crowds, columns])
             variance.addcmul_(apart, apart * self.roster.weights[crowds, s].to(apart.dtype))
         return variance
 
@@ -136,7 +143,7 @@ def by_columns(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT
     @wraps(forge)
     @torch.no_grad()
     def forge_in_blocks(self: AttackT, known: Knowledge) -> Lies | None:
-        if not len(known.victims):
+        if known.is_hopeless:
             return None
         n, d = known.models.shape
         parts = column_blocks(d, max(2048, 2 * TILE // (3 * n)))
@@ -157,7 +164,7 @@ def in_full(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT, K
     @wraps(forge)
     @torch.no_grad()
     def forge_widened(self: AttackT, known: Knowledge) -> Lies | None:
-        if not len(known.victims):
+        if known.is_hopeless:
             return None
         told = forge(self, known.widened())
         return Lies(told.rows.to(known.models.dtype), told.senders, told.receivers)

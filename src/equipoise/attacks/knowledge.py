@@ -61,9 +61,11 @@ class Knowledge:
         models, n = self.models, self.topology.n
         if not is_floating(models) or models.dim() != 2 or len(models) != n:
             raise ValueError(f"models must be a floating-point tensor of shape ({n}, d), found {describe(models)}")
+        if not models.shape[1]:
+            raise ValueError("models must have parameters, found none")
         for name in ("previous", "origin"):
             other = getattr(self, name)
-            if other is not None and (other.shape, other.dtype) != (models.shape, models.dtype):
+            if other is not None and describe(other) != describe(models):
                 raise ValueError(f"{name} must be like models, {describe(models)}, found {describe(other)}")
         object.__setattr__(self, "malicious", as_mask(self.malicious, n).to(models.device))
 
@@ -88,10 +90,20 @@ class Knowledge:
         return ((self.tolls > 0) & ~self.liars).nonzero().flatten()
 
     @cached_property
+    def finite(self) -> Tensor:
+        """(n,) bool: who has finite models."""
+        finite = kernels.are_finite(self.models)
+        return finite if self.previous is None else finite & kernels.are_finite(self.previous)
+
+    @cached_property
     def sane(self) -> Tensor:
         """(n,) bool: who is benign and has finite models, the only ones that attacks learn from."""
-        finite = kernels.are_finite(self.models)
-        return ~self.liars & finite & (finite if self.previous is None else kernels.are_finite(self.previous))
+        return ~self.liars & self.finite
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there is nobody to lie to, or to learn from."""
+        return not len(self.victims) or not bool(self.sane.any())
 
     @cached_property
     def _central(self) -> Tensor:
@@ -108,7 +120,7 @@ class Knowledge:
         A victim without such neighbours has itself for a crowd.
         """
         if (scope, everybody) not in self._rosters:
-            members = self.sane | self.liars if everybody else self.sane
+            members = self.finite if everybody else self.sane
             make = self._everyone if scope == "global" else self._neighbours
             self._rosters[scope, everybody] = make(members)
         return self._rosters[scope, everybody]
@@ -139,7 +151,7 @@ class Knowledge:
 
     def _about(self, models: Tensor | None, previous: Tensor | None = None, origin: Tensor | None = None) -> Knowledge:
         """A copy that shares what is known about the clients, whatever their models."""
-        for name in ("liars", "malicious_count", "tolls", "victims", "sane", "_central", "_rosters"):
+        for name in ("liars", "malicious_count", "tolls", "victims", "finite", "sane", "_central", "_rosters"):
             getattr(self, name)
         piece = copy(self)
         for name, x in (("models", models), ("previous", previous), ("origin", origin)):

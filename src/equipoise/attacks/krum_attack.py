@@ -82,7 +82,7 @@ class KrumAttack:
         if self.form == "group" or self.space == "update":
             return -crowd.centre.expand(crowd.inbox.n, -1)
         before = known.before(self)
-        rows = before[known.victims] if self.scope == "receiver" else before[~known.liars].mean(0, keepdim=True)
+        rows = before[known.victims] if self.scope == "receiver" else before[known.sane].mean(0, keepdim=True)
         return rows - crowd.centre
 
     def _strength(self, crowd: Crowd, base: Tensor, direction: Tensor, first_liars: Tensor) -> Tensor:

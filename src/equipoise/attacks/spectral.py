@@ -46,7 +46,7 @@ class Spectral:
     def forge(self, known: Knowledge) -> Lies | None:
         """One row per victim."""
         victims, sane = known.victims, known.sane.nonzero().flatten()
-        if not len(victims):
+        if known.is_hopeless:
             return None
         slowest = torch.zeros(len(known.models), dtype=compute_dtype(known.models), device=known.models.device)
         adjacency = known.topology.adjacency().to(sane.device)[sane[:, None], sane]
@@ -54,7 +54,7 @@ class Spectral:
         rows = new_output(known.models, len(victims), known.models.shape[1])
         for part in column_blocks(rows.shape[1], 8192):
             models = block(known.models, part)
-            mode = slowest[sane] @ (models[sane] - models[sane].mean(0))
+            mode = slowest[sane] @ (models[sane] - models[sane].mean(0))  # the mean adds nothing but rounding
             rows[:, part] = models[victims] + self.epsilon * slowest[victims, None] * mode
         return Lies(rows, torch.full_like(victims, -1), victims)
 
@@ -62,11 +62,15 @@ class Spectral:
 def fiedler_vector(adjacency: Tensor) -> Tensor:
     """(n,) eigenvector of the second smallest eigenvalue of the Laplacian, float64; 0 for a single client.
 
+    It is orthogonal to (1, ..., 1), also if the graph falls apart, where it tells one part from the others.
+
     >>> eq.attacks.fiedler_vector(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).abs()
     tensor([0.7071, 0.0000, 0.7071], dtype=torch.float64)
     """
     joined = (adjacency.bool() | adjacency.bool().T).double().fill_diagonal_(0)
     if len(joined) < 2:
         return torch.zeros(len(joined), dtype=torch.float64, device=joined.device)
-    vectors: Tensor = torch.linalg.eigh(joined.sum(1).diag() - joined).eigenvectors
-    return vectors[:, 1]
+    degrees = joined.sum(1)
+    lifted = 2 * degrees.max() + 1  # of (1, ..., 1), beyond all other eigenvalues
+    vectors: Tensor = torch.linalg.eigh(degrees.diag() - joined + lifted / len(joined)).eigenvectors
+    return vectors[:, 0]

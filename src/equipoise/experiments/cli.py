@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"equipoise {options.command}: {_in_options(str(error))}", file=sys.stderr)
         return 2
     return code
@@ -88,7 +89,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--gamma", type=float, default=default.gamma, help=f"of BALANCE (default: {default.gamma})")
     add("--kappa", type=float, default=default.kappa, help=f"of BALANCE (default: {default.kappa})")
     add("--rounds", type=_integer(1), default=0, help="of training (default: those of the data set)")
-    add("--step", type=float, default=0.0, help="times the paper's learning rate (default: as calibrated)")
+    add("--step", type=_positive, default=0.0, help="times the paper's learning rate (default: as calibrated)")
     add("--batch", type=_integer(1), default=default.batch, help=f"examples in a batch (default: {default.batch})")
     add("--local-steps", type=_integer(1), default=1, help="steps of local training in a round (default: 1)")
     add("--nonfinite", choices=("absent", "kept"), default="absent", help="messages with NaN (default: absent)")
@@ -175,6 +176,16 @@ def _integer(least: int) -> Callable[[str], int]:
         return number
 
     return integer
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0, found {text}")
+    return number
 
 
 def _folder(text: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
@@ -52,7 +53,8 @@ def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
 def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
     try:
         runs = tuple(store.runs(setting))
-    except DamagedError:
+    except DamagedError as error:
+        print(f"{error}: it counts as missing.", file=sys.stderr)
         runs = ()
     names = [setting.task.metric, *(["ASR"] if setting.backdoor else [])]
     ours: tuple[float, ...]
@@ -109,7 +111,7 @@ def judge(
         return "reproduced"
     works = [any(success >= SUCCESS for success in value[1:]) for value in both]
     alike = all(_hurt(ours[0], here, squared) == _hurt(paper[0], there, squared) for here, there in baselines)
-    return "same conclusion" if alike and (works[0] == works[1] or any(collapsed)) else "differs"
+    return "same conclusion" if alike and works[0] == works[1] else "differs"
 
 
 def _hurt(error: float, baseline: float, squared: bool) -> bool:

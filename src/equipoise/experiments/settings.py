@@ -97,6 +97,10 @@ class Setting:
         _check_choice("window", self.window, WINDOWS)
         _check_choice("nonfinite", self.nonfinite, ("absent", "kept"))
         self._check_numbers()
+        if self.alpha not in ("Case-I", "Case-II"):
+            object.__setattr__(self, "alpha", str(float(self.alpha)))
+        if not re.fullmatch("iid|natural|three-classes", self.partition):
+            object.__setattr__(self, "partition", f"p={float(self.partition.removeprefix('p='))}")
 
     def _check_numbers(self) -> None:
         check_probability("malicious", self.malicious)

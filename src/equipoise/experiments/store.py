@@ -62,6 +62,8 @@ class Store:
             runs: list[Run] = content["runs"]
             known = content["setting"]
             correct = all(isinstance(run[name], kind) for run in runs for name, kind in FIELDS.items())
+            measured = [f"max_{name}" for name in (setting.task.metric, *(["ASR"] if setting.backdoor else []))]
+            correct &= all(len(run[name]) == len(run["evaluated"]) > 0 for run in runs for name in measured)
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError) as error:

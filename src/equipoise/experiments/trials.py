@@ -23,11 +23,12 @@ from equipoise.experiments.settings import Setting
 from equipoise.experiments.tasks import load
 from equipoise.history import History
 from equipoise.randomness import draw_malicious
+from equipoise.rules import Balance, BalanceMedian
 from equipoise.schedule import EachRound
 from equipoise.simulator import Simulator
 from equipoise.topology import Topology
 from equipoise.trainers import LocalSGD
-from equipoise.types import Attack
+from equipoise.types import Aggregator, Attack
 
 TAIL = 5  # evaluations in the last 5 % of rounds, of which the last is after the last round
 SAVED = 200  # rounds between two checkpoints
@@ -154,6 +155,9 @@ def tail(run: Run, metric: str) -> float:
     >>> tail({"rounds": 100, "evaluated": [49, 95, 99], "max_TER": [0.5, 0.1, 0.3]}, "TER")
     0.2
     """
+    if "stopped" in run:
+        last: float | None = run[f"max_{metric}"][-1]
+        return math.inf if last is None else last
     since = run["rounds"] - run["rounds"] // 20 - 1
     values = [x for t, x in zip(run["evaluated"], run[f"max_{metric}"], strict=True) if t >= since and x is not None]
     complete = len(values) == sum(t >= since for t in run["evaluated"])
@@ -210,10 +214,18 @@ def _graph(setting: Setting, malicious: Tensor, seed: int) -> Topology | EachRou
 
 def _attack(setting: Setting) -> Attack | None:
     attack = ATTACKS[setting.attack](setting.task)
+    if isinstance(attack, attacks.Adaptive) and attack.mode == "max":
+        attack = replace(attack, rule=_limits(setting))
     half = setting.rounds // 2
     if attack is None or setting.window == "all":
         return attack
     return attacks.Window(attack, *((0, half) if setting.window == "first-half" else (half, setting.rounds)))
+
+
+def _limits(setting: Setting) -> Aggregator:
+    """The BALANCE that an attack stays within: the victims' own, if that is their rule."""
+    rule = RULES[setting.rule](setting.gamma, setting.kappa, setting.n, 0)
+    return rule if isinstance(rule, Balance | BalanceMedian) else Balance(setting.gamma, setting.kappa)
 
 
 def _metrics(setting: Setting, dataset: data.Dataset, model: torch.nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
