@@ -53,7 +53,7 @@ def test_learn_needs_its_inputs() -> None:
         eq.converse(eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1))
     with pytest.raises(ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"):
         eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2))
-    with pytest.raises(ValueError, match="t must be a round >= 0, found -1"):
+    with pytest.raises(ValueError, match="t must be an integer at least 0, found -1"):
         eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1))
     with pytest.raises(ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"):
         eq.LEARN(own_update="maybe")  # type: ignore[arg-type]

@@ -586,3 +586,139 @@ def test_learn_keeps_update_and_own() -> None:
 def test_learn_needs_an_update_shaped_like_own() -> None:
     with pytest.raises(ValueError, match="update"):
         eq.converse(eq.LEARN(tolerated=1), OWN, lambda sent: HONEST, update=OWN[:3], t=5)
+
+
+# What a caller may give by mistake
+
+
+@pytest.mark.parametrize("kind", ["sparse", "nested"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_dense_are_errors_that_say_so(kind: str) -> None:
+    received = HONEST.to_sparse() if kind == "sparse" else torch.nested.nested_tensor(list(HONEST))
+    with pytest.raises(ValueError, match=f"received must be a floating-point tensor of shape .*{kind}"):
+        eq.FedAvg()(OWN, received)
+    with pytest.raises(ValueError, match=f"bank must be a floating-point tensor of shape .*{kind}"):
+        eq.Inbox(received, torch.zeros(1, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=f"model must be a floating-point tensor of shape .*{kind}"):
+        eq.mix(HONEST, received)
+
+
+@every_rule
+def test_an_empty_bank_is_an_inbox_without_messages(rule: Any) -> None:
+    mask = torch.zeros(1, 2, dtype=torch.bool)
+    inbox = eq.Inbox(torch.zeros(0, D), torch.zeros(1, 2, dtype=torch.int64), mask)
+    inputs: Any = {"t": 0, "total": 3, "tolerated": 1, "loss_of": loss_of, "samples": torch.ones(1)}
+    assert torch.equal(rule(OWN, inbox, **inputs).model, OWN)
+
+
+@every_rule
+def test_a_transposed_output_is_as_good_as_any(rule: Any) -> None:
+    graph = regular(6, 3)
+    models = models_of(graph, D, torch.float32, 0)
+    inputs: Any = round_inputs(graph, models)
+    expected = rule(models, deliver(graph, models), **inputs).model
+    out = torch.empty(D, graph.n).T
+    rule(models, deliver(graph, models), out=out, **inputs)
+    torch.testing.assert_close(out, expected)
+
+
+def test_an_output_needs_memory_for_every_number() -> None:
+    with pytest.raises(ValueError, match="out must have memory for every number, found a tensor that was expanded"):
+        eq.Median()(OWN, HONEST, out=torch.empty(1).expand(D))
+
+
+def test_norm_clipping_by_an_own_that_is_not_finite_takes_nothing() -> None:
+    models = torch.stack([torch.full((D,), torch.nan), *HONEST[:2]])
+    out = eq.SCClip(mode="norm")(models, eq.Topology.complete(3).deliver(HONEST[:3]))
+    assert out.model[0].isnan().all()
+    assert out.weights is not None
+    assert out.weights[0].tolist() == [0.0, 0.0]
+
+
+def test_senders_are_ids() -> None:
+    with pytest.raises(ValueError, match="senders must be an integer at least 0, found -1"):
+        eq.Inbox.collect(HONEST, like=OWN, senders=[-1, 0, 1, 2])
+    with pytest.raises(ValueError, match=r"senders must be an integer at least 0, found 0\.5"):
+        eq.Inbox.collect(HONEST, like=OWN, senders=[0.5, 0, 1, 2])  # type: ignore[list-item]
+    slots = torch.arange(2)[None]
+    with pytest.raises(ValueError, match="senders must be ids of clients, at least 0, found -2"):
+        eq.Inbox(HONEST, slots, senders=slots - 2)
+
+
+@pytest.mark.parametrize("one", [1, np.int64(1), torch.tensor(1), torch.tensor([1])], ids=repr)
+def test_one_receiver_however_it_is_named(one: Any) -> None:
+    inbox = eq.Topology.ring(4).deliver(HONEST)
+    assert inbox.of(one).senders.tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize("receivers", [-1, 4, [0, 9]])
+def test_receivers_that_are_not_there(receivers: Any) -> None:
+    with pytest.raises(ValueError, match="receivers must be from 0 to 3, found"):
+        eq.Topology.ring(4).deliver(HONEST).of(receivers)
+
+
+def test_a_missing_loss_is_missing_also_if_it_is_given_as_none() -> None:
+    with pytest.raises(TypeError, match="UBAR needs loss_of"):
+        eq.UBAR(0)(OWN, HONEST, loss_of=None)  # type: ignore[arg-type]
+    inbox = eq.Topology.complete(4).deliver(HONEST)
+    with pytest.raises(TypeError, match="UBAR needs loss_of"):
+        eq.PerClient([eq.UBAR(0)] * 4)(HONEST, inbox, loss_of=None)  # type: ignore[arg-type]
+
+
+def test_learn_counts_rounds_in_numbers_of_numpy_too() -> None:
+    found = [
+        eq.converse(eq.LEARN(1), OWN, lambda sent: HONEST, t=t, update=0.1 * OWN)[1].model for t in (3, np.int64(3))
+    ]
+    assert torch.equal(*found)
+    with pytest.raises(ValueError, match=r"t must be an integer at least 0, found 1\.5"):
+        eq.converse(eq.LEARN(1), OWN, lambda sent: HONEST, t=1.5, update=OWN)  # type: ignore[arg-type]
+
+
+def test_learn_keeps_own_where_what_was_agreed_on_is_too_large_to_be_added() -> None:
+    own, update = torch.tensor([1.0, 2.0]).half(), torch.tensor([-20.0, 0.0]).half()
+    lie = torch.full((1, 2), 65504.0).half()
+    rule = eq.LEARN(tolerated=1, own_update="excluded")
+    model, out = eq.converse(rule, own, lambda sent: lie, t=1, update=update)
+    assert model.tolist() == [1.0, 65504.0]
+    assert out.model.isfinite().all()
+
+
+def test_per_client_says_what_it_cannot_do() -> None:
+    class Remembering(eq.FedAvg):
+        def __call__(self, own: Any, received: Any, **inputs: Any) -> eq.Aggregated:  # type: ignore[override,misc]
+            return dataclasses.replace(eq.FedAvg()(own, received), state={"round": OWN})
+
+    graph = eq.Topology.complete(4)
+    with pytest.raises(ValueError, match=r"rules must hold no state in PerClient, found \{'round'"):
+        eq.PerClient([Remembering()] * 4)(HONEST, graph.deliver(HONEST))
+    with pytest.raises(ValueError, match="rules must be rules that talk once a round, found the class Median"):
+        eq.PerClient([eq.Median])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="rules must be at least one to draw from, found none"):
+        eq.PerClient.drawn([], 3)
+
+
+def test_numbers_that_are_none() -> None:
+    for make, name in (
+        (lambda: eq.SCClip(tau=None), "tau"),  # type: ignore[arg-type]
+        (lambda: eq.LEARN(alpha="x"), "alpha"),  # type: ignore[arg-type]
+        (lambda: eq.draw_malicious(10, ".2"), "share"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            make()
+
+
+def test_a_negated_view_is_read_as_it_is() -> None:
+    received = torch.tensor([[1 + 1j], [1 + 2j]]).conj().imag
+    assert received.is_neg()
+    assert eq.FedAvg()(torch.zeros(1), received).model.tolist() == [-1.5]
+
+
+def test_a_probability_that_is_almost_nothing() -> None:
+    assert eq.Topology.erdos_renyi(5, 1e-17, connected=False, seed=0).degrees.sum() == 0
+
+
+def test_modules_that_share_memory_cannot_hold_two_models() -> None:
+    first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    second.weight = torch.nn.Parameter(first.weight.data)
+    with pytest.raises(ValueError, match="modules must not share parameters, found parameter 'weight' of modules"):
+        eq.unstack_models(torch.zeros(2, 3), [first, second])

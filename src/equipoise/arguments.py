@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,12 +15,17 @@ Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
 def describe(x: object) -> str:
     """A tensor's dtype and shape, or the type of something else, for error messages."""
-    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+    if not isinstance(x, Tensor):
+        return type(x).__name__
+    if x.is_nested:
+        return "a nested tensor"
+    layout = "" if x.layout == torch.strided else f" {str(x.layout).removeprefix('torch.')}"
+    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}{layout}"
 
 
 def is_floating(x: object) -> TypeGuard[Tensor]:
-    """Whether it is a tensor of floating-point numbers."""
-    return isinstance(x, Tensor) and x.is_floating_point()
+    """Whether it is a dense tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and x.is_floating_point() and x.layout == torch.strided and not x.is_nested
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
@@ -36,7 +42,7 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
 
 def check_probability(name: str, value: float) -> None:
     """Raise unless ``value`` is a number from 0 to 1."""
-    if not 0 <= value <= 1:
+    if not isinstance(value, Real) or not 0 <= value <= 1:
         raise ValueError(f"{name} must be from 0 to 1, found {value}")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import describe, is_floating
+from equipoise.arguments import check_count, check_range, describe, is_floating
 from equipoise.kernels.at_once import unordered
 from equipoise.showing import as_call
 
@@ -116,6 +116,8 @@ class Inbox:
             raise ValueError(
                 f"slots must be rows of the bank, 0 to {len(bank) - 1}, found {used.min()} to {used.max()}"
             )
+        if senders is not slots and used.numel() and senders[mask].min() < 0:
+            raise ValueError(f"senders must be ids of clients, at least 0, found {senders[mask].min()}")
 
     @classmethod
     def of_one(cls, received: Tensor) -> Inbox:
@@ -146,6 +148,8 @@ class Inbox:
         bank = like.new_zeros(len(received), like.numel())
         valid = [_is_copied(message, row) for message, row in zip(received, bank, strict=True)]
         ids = list(range(len(received))) if senders is None else list(senders)
+        for sender in ids:
+            check_count("senders", sender, 0)
         if len(ids) != len(received):
             raise ValueError(f"senders must name one client per message, expected {len(received)}, found {len(ids)}")
         return cls(
@@ -174,6 +178,11 @@ class Inbox:
     def bank_norms(self) -> Tensor:
         """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
         return kernels.norms(self.bank)
+
+    def lengths(self, chosen: Tensor) -> Tensor:
+        """(n, k) norms of the messages in the chosen (n, k) slots, those of other messages elsewhere."""
+        norms = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
+        return norms[self.slots.where(chosen, 0)]
 
     @cached_property
     def finite(self) -> Tensor:
@@ -227,7 +236,9 @@ class Inbox:
 
     def of(self, receivers: int | Tensor) -> Inbox:
         """The inbox of one receiver, or of several; the bank is shared, not copied."""
-        chosen = torch.tensor([receivers]) if isinstance(receivers, int) else receivers
+        chosen = torch.as_tensor(receivers, device=self.slots.device).reshape(-1)
+        if chosen.dtype != torch.bool:
+            check_range("receivers", chosen, 0, self.n)
         part = Inbox(self.bank, self.slots[chosen], self.mask[chosen], self.senders[chosen], self.keep_nonfinite)
         for known in self.__dict__.keys() & {"bank_norms", "finite"}:
             part.__dict__[known] = self.__dict__[known]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.arguments import Clients, as_mask, check_range, describe
+from equipoise.arguments import Clients, as_mask, check_range, describe, is_floating
 from equipoise.kernels.blocks import new_output
 from equipoise.showing import as_call
 
@@ -40,7 +40,7 @@ class Lies:
     __repr__ = as_call
 
     def __post_init__(self) -> None:
-        if self.rows.dim() != 2 or not self.rows.is_floating_point():
+        if not is_floating(self.rows) or self.rows.dim() != 2:
             raise ValueError(f"rows must be a floating-point tensor of shape (l, d), found {describe(self.rows)}")
         if self.which is None:
             object.__setattr__(self, "which", torch.arange(len(self.rows), device=self.rows.device))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import Clients, as_mask, describe
+from equipoise.arguments import Clients, as_mask, describe, is_floating
 from equipoise.attacks.label_flip import check_integers
 from equipoise.attacks.triggers import Trigger, targeted
 from equipoise.inbox import Inbox
@@ -204,7 +204,7 @@ def consensus_error(models: Tensor) -> float:
     >>> eq.metrics.consensus_error(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
     1.0
     """
-    if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point() or not len(models):
+    if not is_floating(models) or models.dim() != 2 or not len(models):
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), n >= 1, found {describe(models)}")
     total = torch.zeros((), dtype=torch.float64, device=models.device)
     for columns in chunks(models.shape[1], len(models), 1 << 20):

@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equipoise.arguments import describe
+from equipoise.arguments import describe, is_floating
 from equipoise.kernels.blocks import block, chunks, compute_dtype, new_output
 from equipoise.showing import way_to_a_vector
 
@@ -74,7 +74,7 @@ def _shares(alpha: float | Tensor, own: Tensor) -> Tensor:
 
 def _check_models(own: Tensor, model: Tensor) -> None:
     for name, x in (("own", own), ("model", model)):
-        if not isinstance(x, Tensor) or x.dim() not in (1, 2) or not x.is_floating_point():
+        if not is_floating(x) or x.dim() not in (1, 2):
             found = f"{describe(x)}{way_to_a_vector(x, name)}"
             raise ValueError(f"{name} must be a floating-point tensor of shape (d,) or (n, d), found {found}")
     if (own.shape, own.dtype) != (model.shape, model.dtype):

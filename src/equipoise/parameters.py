@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import describe
+from equipoise.arguments import describe, is_floating
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -63,7 +63,7 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     tensor([213.], grad_fn=<ViewBackward0>)
     """
     entries = entries_of(module, "module", buffers)
-    if not isinstance(vector, Tensor) or vector.dim() != 1 or not vector.is_floating_point():
+    if not is_floating(vector) or vector.dim() != 1:
         hint = "; unstack_models takes several" if isinstance(vector, Tensor) and vector.dim() == 2 else ""
         raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}{hint}")
     _check_length(vector, entries)
@@ -106,7 +106,7 @@ def unstack_models(models: Tensor, modules: Iterable[ModuleT], *, buffers: bool 
     >>> torch.equal(eq.stack_models(clients), 2 * models)
     True
     """
-    if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
+    if not is_floating(models) or models.dim() != 2:
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
     named = _several(modules, "unflatten")
     if len(named) != len(models):
@@ -187,8 +187,10 @@ def _check_apart(layouts: list[list[Entry]]) -> None:
     first: dict[int, int] = {}
     for i, entries in enumerate(layouts):
         for entry in entries:
-            if first.setdefault(id(entry.tensor), i) != i:
-                other = first[id(entry.tensor)]
+            if not entry.tensor.numel():
+                continue
+            other = first.setdefault(entry.tensor.data_ptr(), i)
+            if other != i:
                 raise ValueError(
                     f"modules must not share parameters, found {entry.kind} {entry.name!r} of modules[{i}] in "
                     f"modules[{other}]; copy.deepcopy makes another"

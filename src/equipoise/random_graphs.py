@@ -49,7 +49,7 @@ def erdos_renyi(n: int, p: float, **wanted: Unpack[Wanted]) -> Tensor:
     import networkx as nx
 
     def draw(seed: int) -> Tensor:
-        return _edges_of(nx.fast_gnp_random_graph(n, p, seed=seed))
+        return _edges_of(nx.fast_gnp_random_graph(n, p if 1 - p < 1 else 0, seed=seed))
 
     return _first_wanted(draw, n, f"Erdős-Rényi graph with n={n}, p={p}", **wanted)
 

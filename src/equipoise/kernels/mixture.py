@@ -36,7 +36,7 @@ def combine_if_finite(
 ) -> Tensor | None:
     """The same, or None if any of it is not finite."""
     result, finite = _combine(own, own_weights, inbox, weights, out)
-    finite = bool(are_finite(result.view(1, -1)).all()) if finite is None else finite
+    finite = bool(are_finite(result).all()) if finite is None else finite
     return result if finite else None
 
 

@@ -38,7 +38,7 @@ def serves(*matrices: Tensor) -> bool:
     return (
         available()
         and len({x.dtype for x in matrices}) == 1
-        and all(x.device.type == "cpu" and (x.shape[1] < 2 or x.stride(1) == 1) for x in matrices)
+        and all(x.device.type == "cpu" and (x.shape[1] < 2 or x.stride(1) == 1) and not x.is_neg() for x in matrices)
         and (matrices[0].dtype in SUFFIXES or matrices[0].dtype in HALVES)
     )
 

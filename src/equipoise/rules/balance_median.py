@@ -43,7 +43,7 @@ class BalanceMedian(WeightedRule):
         if inbox.k == 0:
             return apart
         apart = kernels.sharpened(own, inbox, sizes, apart, _median(apart, inbox)[:, 0])
-        return uniform(kernels.within(own, inbox, sizes, apart, self.gamma) & (apart <= _median(apart, inbox)))
+        return uniform(kernels.within(own, inbox, sizes, apart, float(self.gamma)) & (apart <= _median(apart, inbox)))
 
 
 def _median(apart: Tensor, inbox: Inbox) -> Tensor:

@@ -96,6 +96,8 @@ def check_out(out: Tensor | None, own: Tensor, inbox: Inbox) -> None:
         return
     if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (own.shape, own.dtype, own.device):
         raise ValueError(f"out must be a tensor like own, {describe(own)} on {own.device}, found {describe(out)}")
+    if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
+        raise ValueError("out must have memory for every number, found a tensor that was expanded")
     if out.requires_grad:
         raise ValueError("out must not require gradients, which rules do not compute")
     memory = out.untyped_storage().data_ptr()
@@ -108,8 +110,8 @@ def batch_inputs(**inputs: Any) -> dict[str, Any]:
     for name in ("update", "out"):
         if inputs.get(name) is not None:
             inputs[name] = inputs[name][None]
-    if "loss_of" in inputs:
-        of_models = inputs["loss_of"]
+    of_models = inputs.get("loss_of")
+    if of_models is not None:
         inputs["loss_of"] = lambda models, clients: of_models(models)
     return inputs
 

@@ -71,9 +71,9 @@ class FedAvg(Rule):
 
 def _checked(samples: Tensor, inbox: Inbox) -> Tensor:
     ids = int(inbox.senders[inbox.mask].max()) + 1 if inbox.mask.any() else 0
-    counts = torch.as_tensor(samples, device=inbox.slots.device)
+    counts = torch.as_tensor(samples, device=inbox.slots.device).double()
     if counts.dim() != 1 or len(counts) < max(ids, 1):
-        raise ValueError(f"samples must have one number per client, at least {ids}, found {describe(counts)}")
+        raise ValueError(f"samples must have one number per client, at least {max(ids, 1)}, found {describe(counts)}")
     if not (counts.isfinite() & (counts >= 0)).all():
         raise ValueError(f"samples must be finite and >= 0, found {counts.min()} to {counts.max()}")
-    return counts.double()
+    return counts

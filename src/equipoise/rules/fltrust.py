@@ -49,7 +49,7 @@ class FLTrust(Rule):
         trust = cosines.clamp_min_(0)
         total = trust.sum(1, keepdim=True)
         shares = (trust / total).where(total > 0, 0.0) if self.weighted else uniform(trust > 0)
-        lengths = inbox.bank_norms[inbox.slots.where(shares > 0, 0)]
+        lengths = inbox.lengths(shares > 0)
         coefficients = (shares * (sizes[:, None] / lengths)).where(shares > 0, 0.0)
         model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.arguments import describe
+from equipoise.arguments import check_count, check_probability, describe
 from equipoise.inbox import Inbox
 from equipoise.mixing import mix
 from equipoise.rules.base import as_batch, as_tolerated, check_strict, needed
@@ -61,27 +61,27 @@ class LEARN:
     def __post_init__(self) -> None:
         if self.own_update not in ("included", "excluded", "mixed"):
             raise ValueError(f"own_update must be 'included', 'excluded' or 'mixed', found {self.own_update!r}")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be from 0 to 1, found {self.alpha}")
+        check_probability("alpha", self.alpha)
 
     @torch.no_grad()
     def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
         """Yield updates, then models; return the trimmed mean of the models."""
         t, update = needed(self, t=inputs.get("t"), update=inputs.get("update"))
-        if t < 0:
-            raise ValueError(f"t must be a round >= 0, found {t}")
-        if update.shape != own.shape or update.dtype != own.dtype:
+        check_count("t", t, 0)
+        if not isinstance(update, Tensor) or update.shape != own.shape or update.dtype != own.dtype:
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
         agreed = update.detach()
-        for _ in range(t.bit_length()):  # ceil(log2(t + 1)), in whole numbers
+        for _ in range(int(t).bit_length()):  # ceil(log2(t + 1)), in whole numbers
             agreed = self._agree(agreed, (yield agreed), inputs.get("tolerated"))
         model = own.detach() + (agreed - update.detach())
+        if not model.sum().isfinite():  # what others said is too large to be added
+            model = model.where(model.isfinite(), own.detach())
         rule = TrimmedMean(self.tolerated, self.strict)
         return rule(model, (yield model), **inputs)
 
     def sends_updates(self, exchange: int, t: int) -> bool:
         """Whether an exchange of round t, counted from 0, is one of updates; the last one is of models."""
-        return exchange < t.bit_length()
+        return exchange < int(t).bit_length()
 
     def _agree(self, update: Tensor, received: Tensor | Inbox, tolerated: int | Tensor | None) -> Tensor:
         """The next update of each client, shaped like the one it sent."""

@@ -38,10 +38,9 @@ class PerClient(Rule):
     def __init__(self, rules: Iterable[Aggregator]) -> None:
         object.__setattr__(self, "rules", tuple(rules))
         for client, rule in enumerate(self.rules):
-            if not callable(rule):
-                raise ValueError(
-                    f"rules must be rules that talk once a round, found {type(rule).__name__} for client {client}"
-                )
+            if isinstance(rule, type) or not callable(rule):
+                found = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
+                raise ValueError(f"rules must be rules that talk once a round, found {found} for client {client}")
 
     @classmethod
     def drawn(cls, rules: Sequence[Aggregator], n: int, generator: torch.Generator | None = None) -> PerClient:
@@ -51,6 +50,8 @@ class PerClient(Rule):
         >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source).rules
         (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
         """
+        if not len(rules):
+            raise ValueError("rules must be at least one to draw from, found none")
         return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator).tolist())
 
     def aggregate(
@@ -65,6 +66,8 @@ class PerClient(Rule):
             part = {name: _part(name, value, clients) for name, value in inputs.items()}
             theirs = rule(own[clients], inbox.of(clients), **part)
             model[clients] = theirs.model
+            if theirs.state is not None:
+                raise ValueError(f"rules must hold no state in PerClient, found {theirs.state!r:.80} of {rule}")
             if theirs.weights is not None:
                 weights[clients], weighted = theirs.weights.double(), True
         return Aggregated(model, as_diagnostic(weights, own) if weighted else None, state)
@@ -79,7 +82,7 @@ class PerClient(Rule):
 
 def _part(name: str, value: Any, clients: Tensor) -> Any:
     """A round input as some of the clients see it."""
-    if name == "loss_of":
+    if name == "loss_of" and value is not None:
         return lambda models, receivers: value(models, clients[receivers])
     if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():
         return value[clients]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -45,7 +46,8 @@ class SCClip(Rule):
     mode: Literal["difference", "norm"] = "difference"
 
     def __post_init__(self) -> None:
-        if not (self.tau in ("median", "second_largest") if isinstance(self.tau, str) else 0 <= self.tau < math.inf):
+        number = isinstance(self.tau, Real) and 0 <= self.tau < math.inf
+        if not number and self.tau not in ("median", "second_largest"):
             raise ValueError(f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}")
         if self.mode not in ("difference", "norm"):
             raise ValueError(f"mode must be 'difference' or 'norm', found {self.mode!r}")
@@ -56,8 +58,8 @@ class SCClip(Rule):
         """Clip, then average."""
         if self.mode == "norm":
             sizes = kernels.norms_of(own, inbox)
-            shares, lengths = uniform(inbox.present), inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
-            weights = shares * _kept(sizes[:, None], lengths)
+            shares = uniform(inbox.present & sizes.isfinite()[:, None])
+            weights = shares * _kept(sizes[:, None], inbox.lengths(inbox.present))
         else:
             apart = kernels.distances(own, inbox)[0]
             weights = shares = uniform(inbox.present) * _kept(self._radius(apart, inbox), apart)

@@ -6,14 +6,14 @@ from collections.abc import Container, Mapping
 
 from torch import Tensor
 
-from equipoise.arguments import check_count, describe
+from equipoise.arguments import check_count, describe, is_floating
 from equipoise.attacks.combinations import poisoners
 from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
 
 
 def check_options(models: object, total: object, every: object, metrics: object, **called: object) -> None:
     """Raise unless models are stacked, counts are counts, metrics have names, and what is to be called can be."""
-    if not isinstance(models, Tensor) or models.dim() != 2 or not models.is_floating_point():
+    if not is_floating(models) or models.dim() != 2:
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
     if total is not None:
         check_count("total", total, 1)
