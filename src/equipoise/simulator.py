@@ -42,7 +42,8 @@ class Simulator:
     seed and on nothing else: two runs on one machine are equal bit by bit, also if one was interrupted and resumed.
 
     Args:
-        trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, or any function.
+        trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, of which a run takes a copy that
+            remembers nothing of others, or any function.
         topology: the graph, or a function of the round, or an `EachRound`. With ``topology.with_self_loops()`` and
             ``alpha=0`` a client's own model is one of those that are aggregated.
         rule: the rule of all clients, a `PerClient`, an `EachRound` that draws one, or None for local training only.
