@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -799,6 +799,33 @@ def test_unknown_options_are_named(attack: Any, options: dict[str, Any], named: 
 def test_mimic_needs_a_benign_client() -> None:
     with pytest.raises(ValueError, match="target"):
         attacks.Mimic(target=1).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: attacks.Gaussian("a"), "std must be a finite number >= 0, found 'a'"),
+        (lambda: attacks.FeatureNoise(std=None), "std must be a finite number >= 0, found None"),
+        (lambda: attacks.LIE(z="a"), "z must be a finite number, found 'a'"),
+        (
+            lambda: attacks.Backdoor(attacks.EveryNth(1), scale="a"),
+            "scale must be a finite number > 0 or None, found 'a'",
+        ),
+        (lambda: attacks.Mimic(1.0), r"target must be an integer at least 0, found 1\.0"),
+        (lambda: attacks.Window(attacks.Zero(), "a", 2), "start must be an integer at least 0, found 'a'"),
+        (lambda: attacks.Window("x", 0, 1), "attack must have a method forge or a method poison, found str"),
+        (lambda: attacks.Only(attacks.Zero, (1,)), "attack must have a method forge or a method poison, found "),
+        (lambda: attacks.OnModels(3), "attack must have a method forge or a method poison, found int"),
+        (lambda: attacks.Together(attacks.Zero(), 3), "attack must have a method forge or a method poison, found int"),
+    ],
+)
+def test_options_that_are_none(make: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_where_everybody_is_malicious_nobody_hides() -> None:
+    assert attacks.hidden_deviations(3, 3) == 0
 
 
 def test_attacks_on_data_tell_no_lies_in_combinations() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from operator import index
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.attacks.knowledge import Knowledge, Space
-from equipoise.attacks.options import check_options
+from equipoise.attacks.options import check_options, is_finite
 from equipoise.attacks.triggers import Trigger, check_examples
 from equipoise.lies import Lies
 
@@ -64,8 +63,8 @@ class Backdoor:
             object.__setattr__(self, "target", index(self.target))
         except TypeError as error:
             raise ValueError(f"target must be an integer label, found {self.target!r}") from error
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"scale must be a finite number > 0 or None, found {self.scale}")
+        if self.scale is not None and not (is_finite(self.scale) and self.scale > 0):
+            raise ValueError(f"scale must be a finite number > 0 or None, found {self.scale!r}")
 
     @torch.no_grad()
     def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.arguments import as_mask
+from equipoise.arguments import as_mask, check_count, describe
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.lies import Lies
 from equipoise.types import Attack, DataAttack, MessageAttack
@@ -30,6 +30,9 @@ class Window:
     stop: int
 
     def __post_init__(self) -> None:
+        _check_attacks(self.attack)
+        check_count("start", self.start, 0)
+        check_count("stop", self.stop, 0)
         if not 0 <= self.start <= self.stop:
             raise ValueError(f"start and stop must be rounds, 0 <= start <= stop, found {self.start} and {self.stop}")
 
@@ -65,6 +68,9 @@ class Only:
     attack: Attack
     clients: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        _check_attacks(self.attack)
+
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
         """Those of the attack, on its clients."""
         return poisoners(self.attack, client, t) if client in self.clients else ()
@@ -95,6 +101,9 @@ class OnModels:
     """
 
     attack: Attack
+
+    def __post_init__(self) -> None:
+        _check_attacks(self.attack)
 
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
         """Those of the attack."""
@@ -130,6 +139,7 @@ class Together:
     attacks: tuple[Attack, ...]
 
     def __init__(self, *attacks: Attack) -> None:
+        _check_attacks(*attacks)
         object.__setattr__(self, "attacks", attacks)
 
     def __repr__(self) -> str:
@@ -145,6 +155,12 @@ class Together:
         liars = [attack for attack in self.attacks if isinstance(attack, MessageAttack)]
         found = [lies.along(edges) for attack in liars if (lies := attack.forge(known)) is not None]
         return Lies.join(*found) if found else None
+
+
+def _check_attacks(*attacks: object) -> None:
+    for attack in attacks:
+        if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
+            raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
 
 
 def _edges_of_liars(known: Knowledge) -> Tensor:

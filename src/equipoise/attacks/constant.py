@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from equipoise.arguments import check_count
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.lies import Lies
 
@@ -63,6 +64,10 @@ class Mimic:
     """
 
     target: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.target is not None:
+            check_count("target", self.target, 0)
 
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:

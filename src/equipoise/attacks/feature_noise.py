@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.arguments import describe
+from equipoise.attacks.options import is_finite
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class FeatureNoise:
     std: float = math.sqrt(1000)
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.std) and self.std >= 0):
-            raise ValueError(f"std must be a finite number >= 0, found {self.std}")
+        if not is_finite(self.std) or self.std < 0:
+            raise ValueError(f"std must be a finite number >= 0, found {self.std!r}")
 
     def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Noise shaped like the examples, with the labels as they are.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from equipoise.attacks.knowledge import Knowledge
+from equipoise.attacks.options import is_finite
 from equipoise.lies import Lies
 
 
@@ -29,8 +30,8 @@ class Gaussian:
     std: float = math.sqrt(200)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.std < math.inf:
-            raise ValueError(f"std must be a finite number >= 0, found {self.std}")
+        if not is_finite(self.std) or self.std < 0:
+            raise ValueError(f"std must be a finite number >= 0, found {self.std!r}")
 
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:

@@ -61,5 +61,5 @@ def hidden_deviations(n: int, malicious: int) -> float:
     0.157
     """
     supporters = n // 2 + 1 - malicious
-    share = (n - malicious - supporters) / (n - malicious)
+    share = (n - malicious - supporters) / max(1, n - malicious)
     return NormalDist().inv_cdf(share) if 0 < share < 1 else 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
+from typing import TypeGuard
 
 ALLOWED = {
     "scope": ("receiver", "global"),
@@ -26,5 +28,10 @@ def check_options(attack: object) -> None:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
     for name in STRENGTHS:
         strength = getattr(attack, name, None)
-        if strength is not None and not math.isfinite(strength):
-            raise ValueError(f"{name} must be a finite number, found {strength}")
+        if strength is not None and not is_finite(strength):
+            raise ValueError(f"{name} must be a finite number, found {strength!r}")
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number."""
+    return isinstance(value, Real) and math.isfinite(value)
