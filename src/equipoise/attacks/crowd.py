@@ -130,7 +130,7 @@ def perturbation(kind: Perturbation, crowd: Crowd, mean: Tensor) -> Tensor:
 def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
     """(a, k) product of a direction (a, d) with base (a, d) less each message; 0 where there is none."""
     cosines, size = kernels.cosines(direction, inbox)
-    products = cosines * size[:, None] * inbox.bank_norms[inbox.slots.where(inbox.present, 0)]
+    products = cosines * size[:, None] * inbox.lengths(inbox.present)
     along = torch.zeros_like(size)
     for part in column_blocks(base.shape[1], max(2048, TILE // len(base))):
         along += (direction[:, part].double() * base[:, part]).sum(1)
