@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -230,6 +231,18 @@ def test_a_run_is_summed_up() -> None:
     assert (found["seed"], found["rounds"], found["version"]) == (0, 20, eq.__version__)
 
 
+def test_every_one_of_the_last_rounds_can_be_tested_which_changes_nothing_that_is_kept() -> None:
+    usual, few = trials.run(SHORT, 0, ".")
+    found, history = trials.run(SHORT, 0, ".", last=6)
+    assert [one.t for one in history.evaluated] == [9, *range(14, 20)]
+    assert history.worst("MSE")[1][-1] == few.worst("MSE")[1][-1]
+    assert without_times(found) == without_times(usual)
+
+
+def without_times(found: trials.Run) -> trials.Run:
+    return {name: value for name, value in found.items() if name not in {"seconds", "aggregate_seconds"}}
+
+
 def interrupt_after_seven_rounds(checkpoint: Path) -> None:
     def interrupt(run: eq.Simulator) -> None:
         if run.t == 7:
@@ -246,8 +259,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     resumed: list[int] = []
     again, _ = trials.run(SHORT, 0, ".", step=lambda run: resumed.append(run.t), checkpoint=path)
     assert resumed[0] == 8
-    timed = {"seconds", "aggregate_seconds"}
-    assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+    assert without_times(again) == without_times(whole)
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_run_starts_anew(tmp_path: Path) -> None:
@@ -617,6 +629,22 @@ def test_one_run_ends_with_a_summary_and_files(tmp_path: Path, capsys: Capture) 
     assert re.search(r"Max\.MSE, mean of the last 5 % of rounds: \d", out)
     assert json.loads((tmp_path / "synthetic/Median.Trim.rounds=20.json").read_text())["runs"][0]["seed"] == 4
     assert (tmp_path / "synthetic/Median.Trim.rounds=20.4.csv").exists()
+
+
+def test_one_run_says_how_the_worst_client_varies_from_round_to_round(tmp_path: Path, capsys: Capture) -> None:
+    words = ["run", "--data", "synthetic", "--rule", "FedAvg", "--rounds", "20", "--results", str(tmp_path)]
+    assert cli.main([*words, "--test-last", "10"]) == 0
+    out = capsys.readouterr().out
+    found = re.search(r"the last 10 rounds, tested 10 times: least (.*), median (.*), 90 % (.*), largest (.*)", out)
+    assert found is not None
+    worst: dict[int, float] = {}
+    with open(tmp_path / "synthetic/FedAvg.No.rounds=20.0.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["metric"] == "MSE":
+                worst[int(row["round"])] = max(worst.get(int(row["round"]), 0.0), float(row["value"]))
+    assert worst.keys() == {9, *range(10, 20)}
+    last = sorted(worst[t] for t in range(10, 20))
+    assert [float(x) for x in found.groups()] == pytest.approx([last[0], last[4], last[8], last[9]], abs=1e-4)
 
 
 @pytest.mark.parametrize("words", [["run", "--data", "mnist"], ["table", "lie-dissensus"]], ids=["run", "table"])

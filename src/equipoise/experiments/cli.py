@@ -94,6 +94,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--local-steps", type=_integer(1), default=1, help="steps of local training in a round (default: 1)")
     add("--nonfinite", choices=("absent", "kept"), default="absent", help="messages with NaN (default: absent)")
     add("--seed", type=_integer(0), default=0, help="decides everything that is random (default: 0)")
+    add("--test-last", type=_integer(0), default=0, metavar="COUNT", help="test after each of the last rounds, too")
     _add_folders(parser)
     parser.set_defaults(run=_run)
 
@@ -102,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
     setting = Setting(**{name: getattr(options, name) for name in Setting.names()})
     if options.download:
         fetch(setting.data, options.root)
-    return commands.run_one(setting, options.seed, options.root, options.results)
+    return commands.run_one(setting, options.seed, options.root, options.results, options.test_last)
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:

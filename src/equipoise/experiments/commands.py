@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
 from equipoise.experiments import figures, pool, theory
 from equipoise.experiments.comparing import comparison, pairs
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
@@ -36,8 +38,11 @@ def show_names() -> int:
     return 0
 
 
-def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
-    """Train one setting, say what came out, and keep it: the result, and all rounds as a table."""
+def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0) -> int:
+    """Train one setting, say what came out, and keep it: the result, and all rounds as a table.
+
+    Models are tested after each of the ``last`` rounds too.
+    """
     store = Store(results)
     checkpoint = store.checkpoint(setting, seed)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +53,7 @@ def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
             bar.skip(simulator.t - 1 - bar.done)  # what a checkpoint had
             bar.advance(simulator._note)
 
-        found, history = run(setting, seed, root, step=step, checkpoint=checkpoint)
+        found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
     store.add(setting, found)
     checkpoint.unlink(missing_ok=True)
     rounds = store.path(setting).with_suffix(f".{seed}.csv")
@@ -56,8 +61,18 @@ def run_one(setting: Setting, seed: int, root: str, results: Path) -> int:
     print(f"{setting} --seed {seed}\n{history}")
     for metric in history.metrics():
         print(f"Max.{metric}, mean of the last 5 % of rounds: {tail(found, metric):.4f}")
+        tested = [worst for t, worst in zip(*history.worst(metric), strict=True) if t >= setting.rounds - last]
+        if tested:
+            print(f"Max.{metric} in the last {last} rounds, tested {len(tested)} times: {_spread(tested)}")
     print(f"Result: {store.path(setting)}\nAll rounds: {rounds}")
     return 0
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Where values lie; those that are no numbers are the largest."""
+    ordered = torch.tensor(values, dtype=torch.float64).sort().values
+    places = {"least": 0.0, "median": 0.5, "90 %": 0.9, "largest": 1.0}
+    return ", ".join(f"{name} {ordered[int(share * (len(ordered) - 1))]:.4f}" for name, share in places.items())
 
 
 def run_table(

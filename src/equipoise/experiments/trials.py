@@ -97,14 +97,17 @@ def run(
     *,
     step: Callable[[Simulator], None] | None = None,
     checkpoint: Path | None = None,
+    last: int = 0,
 ) -> tuple[Run, History]:
     """Train; returns what is to be kept of it, and all that was measured.
 
     ``step(simulator)`` is called after every round, and may raise to end the run. With a ``checkpoint``, a file,
     training goes on where an earlier one was interrupted. It ends early if all benign models have become non-finite:
-    nothing can change that.
+    nothing can change that. Models are tested after each of the ``last`` rounds too, which the history has; what is to
+    be kept is the same with and without.
     """
     one, start = simulator(setting, seed, root), time.perf_counter()
+    one.every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
     if checkpoint is not None and checkpoint.exists():
         try:
             one.load(checkpoint)
@@ -128,11 +131,12 @@ def run(
 
 def _summary(setting: Setting, seed: int, one: Simulator, seconds: float) -> Run:
     """What is kept of a run: errors of the worst client after each evaluation, and where they come from."""
-    history = one.history
-    stopped = one.t < setting.rounds
+    tested, stopped = evaluated(setting.rounds), one.t < setting.rounds
+    rounds = [round_ if round_.t in tested else replace(round_, clients={}) for round_ in one.history]
     if stopped:  # the metrics of models that are not finite are known, but were not measured
         last = {name: tuple(metric(one.models).tolist()) for name, metric in one.metrics.items()}
-        history = History(one.n, one.malicious, rounds=[*list(history)[:-1], replace(history[-1], clients=last)])
+        rounds[-1] = replace(rounds[-1], clients=last)
+    history = History(one.n, one.malicious, rounds=rounds)
     found: Run = {"seed": seed, "rounds": one.t, "seconds": round(seconds, 1)}
     if stopped:
         found["stopped"] = f"all benign models were not finite after round {one.t - 1}"
