@@ -382,6 +382,7 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
         (lambda: ErrorRate(MODEL, X, Y)(torch.zeros(2, 8)), "models must be float32 (n, 9) like flatten(model), found"),
         (lambda: ErrorRate(MODEL, X, Y)(torch.zeros(9)), "models must be float32 (n, 9) like flatten(model), found"),
         (lambda: ErrorRate(lambda x: x, X, Y), "module must be a torch.nn.Module, found function"),
+        (lambda: MeanSquaredError(MODEL, X, torch.ones(4, 3) > 0), "y must hold numbers, found bool (4, 3)"),
         (
             lambda: MeanSquaredError(MODEL, X, Y),
             "y must be shaped like outputs, float32 (2, 3) for two of them, found int64 (4,)",

@@ -183,6 +183,8 @@ class MeanSquaredError(Metric):
     """
 
     def _check(self, outputs: Tensor) -> None:
+        if self._y.dtype == torch.bool:
+            raise ValueError(f"y must hold numbers, found {describe(self._y)}")
         if outputs.shape[1:] != self._y.shape[1:]:
             raise ValueError(
                 f"y must be shaped like outputs, {describe(outputs)} for two of them, found {describe(self._y)}"
