@@ -461,6 +461,31 @@ def test_ctrl_c_leaves_the_rounds_that_are_complete(
     assert ended(run) == whole
 
 
+def test_ctrl_c_in_the_first_round_after_resuming_forgets_nothing(path: Path) -> None:
+    """The rounds of the checkpoint depend on how many there were to be."""
+    stops = [5]
+
+    def trainer(models: Tensor, t: int) -> Tensor:
+        if t in stops:
+            raise KeyboardInterrupt
+        return models + 0.1 * torch.arange(4)[:, None]
+
+    def begun() -> eq.Simulator:
+        run = eq.Simulator(trainer, eq.Topology.ring(4), eq.Balance(), torch.ones(4, 2))
+        with pytest.raises(KeyboardInterrupt):
+            run.run(10, checkpoint=path)
+        return run
+
+    assert begun().t == 5
+    again = begun()
+    assert (again.t, again.total) == (5, 10)
+    stops.clear()
+    again.run()
+    whole = eq.Simulator(trainer, eq.Topology.ring(4), eq.Balance(), torch.ones(4, 2))
+    whole.run(10)
+    assert torch.equal(again.models, whole.models)
+
+
 INTERRUPTED = {"simulator.py", "simulation", "history.py", "rounds.py"}  # files, and a folder of them
 
 

@@ -1,5 +1,7 @@
 """Rules that talk once and several times, driven alike."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -68,3 +70,40 @@ def test_learn_strict_counts_own_where_it_is_included() -> None:
         else:
             with pytest.raises(ValueError, match=r"tolerated must be at most \d for client 0"):
                 eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+
+
+class Talk:
+    """A rule that talks several times, by a function."""
+
+    def __init__(self, exchanges: Any) -> None:
+        self.exchanges = exchanges
+
+
+def silent(own: Tensor, **_: Any) -> Any:
+    return eq.Aggregated(own)
+    yield own
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (
+            lambda own, received, **_: own,
+            r"<lambda> must return an Aggregated, found float32 \(2,\); Aggregated\(model\)",
+        ),
+        (lambda own, received, **_: None, "<lambda> must return an Aggregated, found NoneType"),
+        (
+            lambda own, received, **_: eq.Aggregated(own, [1.0]),
+            "weights of <lambda> must be a tensor or None, found list",
+        ),
+        (
+            Talk(lambda own, **_: eq.Aggregated(own)),
+            "Talk.exchanges must be a generator, which yields, found Aggregated",
+        ),
+        (Talk(silent), "Talk.exchanges must yield what is sent, found nothing"),
+    ],
+    ids=["tensor", "None", "list of weights", "no generator", "silent"],
+)
+def test_rules_of_ones_own_that_do_not_follow_the_protocol(rule: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        eq.converse(rule, torch.zeros(2), lambda sent: sent[None])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,6 +121,53 @@ def test_collect_nothing() -> None:
 def test_errors(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Inbox(**{"bank": BANK, "slots": SLOTS, "mask": MASK} | arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_collect_reads_arrays_and_bytes(dtype: torch.dtype) -> None:
+    model = torch.tensor([1.0, -2.0, 0.5]).to(dtype)
+    raw = model.view(torch.uint8).numpy().tobytes()
+    array = np.array([1.0, -2.0, 0.5])
+    array.flags.writeable = False
+    unreadable = [raw[:-1], b"", np.array(["a", "b", "c"]), np.array([1, 2, 3]), np.zeros(2), array.astype(object)]
+    inbox = Inbox.collect(
+        [raw, bytearray(raw), array, array[::-1][::-1], *unreadable], like=torch.zeros(3, dtype=dtype)
+    )
+    assert inbox.mask.tolist() == [[True] * 4 + [False] * 6]
+    assert all(torch.equal(row, model) for row in inbox.bank[:4])
+
+
+@pytest.mark.parametrize("rule", [FedAvg(), Krum(1), Median()], ids=lambda rule: type(rule).__name__)
+def test_who_speaks_more_often_is_heard_once(rule: Any) -> None:
+    own, lie = torch.zeros(3), torch.full((3,), 9.0)
+    honest = [torch.ones(3), torch.full((3,), 1.1), torch.full((3,), 1.2)]
+    once = Inbox.collect([*honest, lie], like=own, senders=[1, 2, 3, 9])
+    often = Inbox.collect(
+        [*honest, "rubbish", lie, lie, 2 * lie], like=own, senders=torch.tensor([1, 2, 3, 9, 9, 9, 9])
+    )
+    assert often.mask.tolist() == [[True, True, True, False, True, False, False]]
+    assert torch.equal(rule(own, often).model, rule(own, once).model)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ({1: torch.ones(2)}, r"messages must be one for each sender, found dict; messages\.values\(\), with senders="),
+        (torch.ones(2), r"messages must be a list of messages, found float32 \(2,\); \[message\] is one"),
+        (np.ones(2), "messages must be a list of messages, found "),
+        (b"12345678", "messages must be a list of messages, found "),
+        ("gossip", "messages must be a list of messages, found "),
+    ],
+    ids=["dict", "tensor", "array", "bytes", "str"],
+)
+def test_collect_tells_mistakes_of_the_caller_from_those_of_peers(messages: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Inbox.collect(messages, like=torch.zeros(2))
+
+
+def test_collect_takes_ids_that_fit_a_tensor() -> None:
+    with pytest.raises(ValueError, match=r"senders must be an integer from 0 to 9223372036854775807, found 1180591"):
+        Inbox.collect([torch.ones(2)], like=torch.zeros(2), senders=[2**70])
 
 
 def test_collect_wants_one_sender_per_message() -> None:

@@ -187,11 +187,12 @@ CLIENTS: dict[str, Mistake] = {
 NUMBERS: dict[str, Mistake] = {
     "no round": (
         lambda: BALANCE(OWN, RECEIVED),
-        "Balance needs t and total: pass t=..., total=... when calling it",
+        "Balance needs t and total: pass t=..., total=... when calling it (in a Simulator: its argument total, or "
+        "run(rounds))",
     ),
     "a misspelt total": (
         lambda: BALANCE(OWN, RECEIVED, t=0, totl=10),  # type: ignore[call-arg]
-        "Balance needs total: pass total=... when calling it",
+        "Balance needs total: pass total=... when calling it (in a Simulator: its argument total, or run(rounds))",
     ),
     "a round after the last": (
         lambda: BALANCE(OWN, RECEIVED, t=10, total=10),
@@ -307,7 +308,8 @@ PARTS: dict[str, Mistake] = {
     ),
     "no loss for UBAR": (
         lambda: eq.UBAR(tolerated=0)(OWN, RECEIVED),
-        "UBAR needs loss_of: pass loss_of=... when calling it",
+        "UBAR needs loss_of: pass loss_of=... when calling it (in a Simulator: its argument loss_of, a function of the "
+        "round, or a trainer that has one, as LocalSGD)",
     ),
 }
 

@@ -295,6 +295,20 @@ def test_every_rule_runs_under_every_kind_of_attack(rule: Any, attack: Any) -> N
     assert history.worst("distance")[1][-1] < 2
 
 
+@pytest.mark.parametrize("name", ["models", "previous"])
+def test_an_attack_cannot_change_the_models_of_others(name: str) -> None:
+    class Negated:
+        def forge(self, known: attacks.Knowledge) -> eq.Lies:
+            lies = getattr(known, name)
+            lies *= -1
+            return eq.Lies.per_sender(lies)
+
+    run = simulator(eq.Balance(), attack=Negated())
+    with pytest.raises(ValueError, match=f"forge must not change what it knows, found known.{name} changed"):
+        run.step()
+    assert (run.t, len(run.history)) == (0, 0)
+
+
 def test_learn_is_attacked_in_all_of_its_exchanges() -> None:
     """Updates start from nothing, models from the models before training; and it is known what updates are of."""
 
@@ -413,7 +427,7 @@ def test_tolerated_is_what_each_client_hears_this_round() -> None:
         simulator(Asked(), total=1, **options).run()
         return seen[0]
 
-    assert tolerated() == 0
+    assert tolerated().tolist() == [0] * N
     assert tolerated(attack=attacks.Zero()).tolist() == GRAPH.malicious_neighbors(MALICIOUS).tolist()
     assert tolerated(attack=attacks.Zero(), tolerated=3) == 3
     ring = eq.Topology.ring(N)
@@ -421,6 +435,32 @@ def test_tolerated_is_what_each_client_hears_this_round() -> None:
         tolerated(attack=attacks.Zero(), topology=lambda t: ring).tolist()
         == ring.malicious_neighbors(MALICIOUS).tolist()
     )
+
+
+@pytest.mark.parametrize("attack", [None, attacks.Zero()], ids=["no attack", "Zero"])
+@pytest.mark.parametrize("rule", [eq.Krum, eq.TrimmedMean], ids=lambda rule: rule.__name__)
+def test_what_a_rule_was_made_with_goes_before_the_true_number(rule: Any, attack: Any) -> None:
+    def models(rule: Any, **options: Any) -> Tensor:
+        run = simulator(rule, attack=attack, total=3, **options)
+        run.run()
+        return run.models
+
+    expected = models(rule(), tolerated=1)
+    assert torch.equal(models(rule(tolerated=1)), expected)
+    assert not torch.equal(models(rule()), expected)
+    assert torch.equal(models(rule(tolerated=3), tolerated=1), expected)
+    assert torch.equal(models(eq.PerClient([rule(tolerated=1)] * N)), expected)
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["one rule", "PerClient"])
+def test_a_rule_of_ones_own_is_told_what_training_changed(each: bool) -> None:
+    def halved(own: Tensor, received: eq.Inbox, *, update: Tensor, **_: Any) -> eq.Aggregated:
+        return eq.Aggregated(own - update / 2)
+
+    run = simulator(eq.PerClient([halved] * N) if each else halved, alpha=0.0)
+    before = run.models
+    run.step()
+    torch.testing.assert_close(run.models, (before + pull(before, 0)) / 2)
 
 
 # Runs

@@ -373,7 +373,7 @@ def expected_messages(topology: Topology, models: Tensor, lies: Lies, malicious:
     heard = {}
     for a, b in edge_list(topology):
         heard[a, b] = models[a]
-        if a in malicious:
+        if a in malicious and a != b:
             addresses = ((a, b), (-1, b), (a, -1), (-1, -1))
             heard[a, b] = next((told[address] for address in addresses if address in told), models[a])
     return heard
@@ -474,7 +474,7 @@ def test_one_client_hears_nothing_but_its_self_loop(lies: Tensor | None):
     models, alone = torch.ones(1, 2), Topology.ring(1)
     assert alone.deliver(models, lies, malicious=[0]).counts.tolist() == [0]
     inbox = alone.with_self_loops().deliver(models, lies, malicious=[0])
-    assert inbox.bank[inbox.slots].tolist() == [[[1.0, 1.0] if lies is None else [0.0, 0.0]]]
+    assert inbox.bank[inbox.slots].tolist() == [[[1.0, 1.0]]]  # whatever it tells others
 
 
 # Errors
@@ -607,3 +607,14 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
 def test_bad_input_says_what_was_expected(make, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_nobody_lies_to_itself() -> None:
+    models, lie = torch.tensor([[0.0], [1.0], [2.0]]), Lies.to_all(torch.tensor([9.0]))
+    inbox = Topology.complete(3).with_self_loops().deliver(models, lie, malicious=[1, 2])
+    heard = {
+        (int(sender), receiver): float(inbox.bank[slot])
+        for receiver in range(3)
+        for sender, slot in zip(inbox.senders[receiver], inbox.slots[receiver], strict=True)
+    }
+    assert heard == {(0, i): 0.0 for i in range(3)} | {(s, r): s if r == s else 9.0 for s in (1, 2) for r in range(3)}

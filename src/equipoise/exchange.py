@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import Unpack
 
+from equipoise.arguments import describe
 from equipoise.inbox import Inbox
 from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
 
@@ -49,10 +50,28 @@ def converse(
     tensor([1.5000])
     """
     talk = as_multi_exchange(rule).exchanges(own, **inputs)
-    sent = next(talk)
+    if not isinstance(talk, Generator):
+        raise ValueError(f"{_name(rule)}.exchanges must be a generator, which yields, found {describe(talk)}")
+    try:
+        sent = next(talk)
+    except StopIteration:
+        raise ValueError(f"{_name(rule)}.exchanges must yield what is sent, found nothing") from None
     while True:
         received = exchange(sent)
         try:
             sent = talk.send(received)
         except StopIteration as stop:
-            return sent, stop.value
+            return sent, _checked(rule, stop.value)
+
+
+def _checked(rule: object, out: object) -> Aggregated:
+    """What a rule returned, if it is what rules return."""
+    if not isinstance(out, Aggregated):
+        raise ValueError(f"{_name(rule)} must return an Aggregated, found {describe(out)}; Aggregated(model) makes one")
+    if out.weights is not None and not isinstance(out.weights, Tensor):
+        raise ValueError(f"weights of {_name(rule)} must be a tensor or None, found {describe(out.weights)}")
+    return out
+
+
+def _name(rule: object) -> str:
+    return getattr(rule, "__name__", type(rule).__name__)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from equipoise import kernels
 from equipoise.arguments import check_count, check_range, describe, is_floating
 from equipoise.kernels.at_once import unordered
 from equipoise.showing import as_call
+
+LARGEST = 2**63 - 1  # id of a client
 
 
 class Group(NamedTuple):
@@ -132,26 +135,29 @@ class Inbox:
         return cls(received.detach(), torch.arange(len(received), device=received.device)[None])
 
     @classmethod
-    def collect(cls, messages: Iterable[object], *, like: Tensor, senders: Iterable[int] | None = None) -> Inbox:
+    def collect(
+        cls, messages: Iterable[object], *, like: Tensor, senders: Iterable[int] | Tensor | None = None
+    ) -> Inbox:
         """The inbox of one client from messages as they came off the wire, in any number and state.
 
-        A message that is not a dense floating-point tensor with as many elements as ``like``, or cannot be read, is
-        absent: a peer cannot crash its receiver. The others are cast to the dtype and moved to the device of ``like``.
+        A message is a dense floating-point tensor or numpy array with as many elements as ``like``, or its elements as
+        bytes, in the dtype of ``like``. What is anything else, or cannot be read, is absent: a peer cannot crash its
+        receiver. The others are cast to the dtype and moved to the device of ``like``. Of several readable messages of
+        one sender the first counts: nobody gets more votes by speaking more often.
 
         >>> own = torch.zeros(2)
-        >>> Inbox.collect([torch.ones(2), torch.ones(3), "gossip"], like=own).mask
-        tensor([[ True, False, False]])
+        >>> messages = [torch.ones(2), torch.ones(3), "gossip", torch.full((2,), 9.0)]
+        >>> Inbox.collect(messages, like=own, senders=[4, 5, 6, 4]).mask
+        tensor([[ True, False, False, False]])
         """
         if not is_floating(like):
             raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
-        received = list(messages)
-        bank = like.new_zeros(len(received), like.numel())
-        valid = [_is_copied(message, row) for message, row in zip(received, bank, strict=True)]
-        ids = list(range(len(received))) if senders is None else list(senders)
-        for sender in ids:
-            check_count("senders", sender, 0)
-        if len(ids) != len(received):
-            raise ValueError(f"senders must name one client per message, expected {len(received)}, found {len(ids)}")
+        received = _as_list(messages)
+        ids = _as_ids(senders, len(received))
+        bank, heard, valid = like.new_zeros(len(received), like.numel()), set[int](), []
+        for message, sender, row in zip(received, ids, bank, strict=True):
+            valid.append(sender not in heard and _is_copied(message, row))
+            heard |= {sender} if valid[-1] else set()
         return cls(
             bank,
             slots=torch.arange(len(received), device=like.device)[None],
@@ -245,9 +251,32 @@ class Inbox:
         return part
 
 
+def _as_list(messages: Iterable[object]) -> list[object]:
+    """The messages; a peer cannot choose what they are in, so that a mistake there is the caller's."""
+    if isinstance(messages, Mapping):
+        hint = "messages.values(), with senders=messages.keys(), are one each"
+        raise ValueError(f"messages must be one for each sender, found {type(messages).__name__}; {hint}")
+    if isinstance(messages, str | bytes | bytearray) or getattr(messages, "ndim", 2) < 2:
+        raise ValueError(f"messages must be a list of messages, found {describe(messages)}; [message] is one")
+    return list(messages)
+
+
+def _as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
+    """Who sent each message."""
+    if senders is None:
+        return list(range(count))
+    ids = senders.tolist() if isinstance(senders, Tensor) and senders.dim() == 1 else list(senders)
+    for sender in ids:
+        check_count("senders", sender, 0, LARGEST)
+    if len(ids) != count:
+        raise ValueError(f"senders must name one client per message, expected {count}, found {len(ids)}")
+    return ids
+
+
 def _is_copied(message: object, row: Tensor) -> bool:
     """Copy a message to its row if it is a model; whatever goes wrong on the way shows that it is none."""
     try:
+        message = _as_tensor(message, row)
         is_model = (
             isinstance(message, Tensor)
             and message.layout == torch.strided
@@ -260,3 +289,12 @@ def _is_copied(message: object, row: Tensor) -> bool:
     except Exception:  # a nested tensor looks like a model and cannot be copied, and there may be others
         return False
     return is_model
+
+
+def _as_tensor(message: object, row: Tensor) -> object:
+    """Arrays and bytes of the right size as tensors, anything else as it is."""
+    if isinstance(message, np.ndarray) and message.size == row.numel():
+        return torch.from_numpy(np.require(message, requirements=("C", "W")))
+    if isinstance(message, bytes | bytearray) and len(message) == row.numel() * row.element_size() > 0:
+        return torch.frombuffer(bytearray(message), dtype=row.dtype)
+    return message

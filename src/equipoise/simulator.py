@@ -22,12 +22,13 @@ from equipoise.rounds import Round
 from equipoise.schedule import EachRound
 from equipoise.showing import call
 from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned
+from equipoise.simulation.inputs import expected, wants_update
 from equipoise.simulation.measuring import Metric, is_measured, measured
 from equipoise.simulation.messages import Messages
 from equipoise.simulation.messages import Rule as Rule
 from equipoise.simulation.stopwatch import Stopwatch
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Attack, MultiExchange, RoundInputs, Trainer
+from equipoise.types import Aggregated, Attack, RoundInputs, Trainer
 
 
 class Simulator:
@@ -54,8 +55,9 @@ class Simulator:
         total: how many rounds there will be, which BALANCE must know; `run` sets it if it is not given.
         metrics: what to measure of every client's model, by name: functions from models (n, d) to values (n,).
         every: measure after every that many rounds, or after the rounds in a container, and after the last one.
-        tolerated: how many malicious neighbours rules expect: a number, or one per client (n,). If not given, the
-            true number in each round's graph, as the BALANCE paper has it; 0 without an attack.
+        tolerated: how many malicious neighbours rules expect: a number, or one per client (n,). If not given, what
+            the rule was made with, ``Krum(tolerated=2)``; if that was not given either, the true number in each
+            round's graph, as the BALANCE paper has it: 0 without an attack.
         loss_of: for UBAR, a function of the round that returns ``loss_of`` of `RoundInputs`; by default the trainer's.
         keep_nonfinite: let messages with NaN or infinities through to the rules, to reproduce papers that did.
         seed: decides everything that is random here; the trainer has its own.
@@ -152,15 +154,18 @@ class Simulator:
     ) -> History:
         """Run so many rounds more, or all that are left of ``total``; returns the history.
 
+        The first run fixes ``total``, if the Simulator was not made with one: who runs in parts gives it there.
+
         With ``checkpoint``, a file, the run is saved at the start, every ``save_every`` rounds, at the end, and when it
         is interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
         Ctrl-C ends a run as it was before the round: ``history`` holds all that are complete, and `run` goes on.
         """
-        kept, total = checkpoints.Kept(self, checkpoint, save_every), self.total
+        kept, total, begun = checkpoints.Kept(self, checkpoint, save_every), self.total, self.t
         with self._restored_on_error():
             end = self._end(rounds, resumes=checkpoint is not None and Path(checkpoint).exists())
             kept.resume(end)
-        begun = self.t
+        if self.t != begun:  # what was resumed depends on its total
+            total, begun = self.total, self.t
         try:
             with kept, Progress(end, "round", done=self.t) if progress else Silence() as bar:
                 while self.t < end:
@@ -191,7 +196,8 @@ class Simulator:
         end = int(rounds) if resumes else self.t + int(rounds)
         self.total = self.total or end
         if end > self.total:
-            raise ValueError(f"rounds must end by total = {self.total}, found {rounds} from round {self.t}")
+            hint = "Simulator(total=...) says how many there will be, otherwise the first run does"
+            raise ValueError(f"rounds must end by total = {self.total}, found {rounds} from round {self.t}; {hint}")
         return end
 
     # What changes from round to round.
@@ -227,7 +233,7 @@ class Simulator:
 
     def _inputs(self, t: int, topology: Topology, rule: Rule, trained: Tensor) -> RoundInputs:
         """All that a rule may ask for."""
-        inputs: RoundInputs = {"t": t, "tolerated": self._tolerated(topology), "state": self.state}
+        inputs: RoundInputs = {"t": t, "tolerated": self._tolerated(topology, rule), "state": self.state}
         inputs["generator"] = stream(self.seed, "aggregation", t)
         if self.total is not None:
             inputs["total"] = self.total
@@ -235,14 +241,15 @@ class Simulator:
             inputs["loss_of"] = self.loss_of(t)
         if hasattr(self.trainer, "samples"):
             inputs["samples"] = self.trainer.samples
-        if isinstance(rule, MultiExchange):
+        if wants_update(rule):
             inputs["update"] = trained - self.models
         return inputs
 
-    def _tolerated(self, topology: Topology) -> int | Tensor:
+    def _tolerated(self, topology: Topology, rule: Rule) -> int | Tensor:
         if self.tolerated is not None:
             return self.tolerated
-        return 0 if self.attack is None else topology.malicious_neighbors(self.malicious).to(self.models.device)
+        liars = self.malicious if self.attack is not None else torch.zeros_like(self.malicious)
+        return expected(rule, topology.malicious_neighbors(liars).to(self.models.device))
 
     # What is written down.
 

@@ -315,8 +315,9 @@ class Topology:
         """Send every client's model (n, d) to whoever hears it, except where a malicious client lies.
 
         ``lies`` is a :class:`Lies`, or an (n, d) tensor of what every client says instead of its model. Only
-        ``malicious`` clients can lie: what is said in the name of others is ignored. The bank is ``models`` itself
-        while nobody lies, else a copy of the rows that are still sent and of the lies that are told.
+        ``malicious`` clients can lie, and not to themselves: what is said in the name of others is ignored. The bank
+        is ``models`` itself while nobody lies, else a copy of the rows that are still sent and of the lies that are
+        told.
 
         >>> models = torch.tensor([[0.0], [1.0], [2.0]])
         >>> lies = eq.Lies.to_all(torch.tensor([9.0]))
@@ -336,7 +337,8 @@ class Topology:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
         if malicious is None:
             raise ValueError("malicious must say which clients may tell the lies, found None")
-        may_lie = as_mask(malicious, self.n).to(models.device)[senders]
+        others = senders != torch.arange(self.n, device=models.device)[:, None]  # nobody lies to itself
+        may_lie = as_mask(malicious, self.n).to(models.device)[senders] & others
         bank, slots = as_lies(lies, models).substitute(models, senders, mask, may_lie)
         return Inbox(bank, slots, mask, senders, keep_nonfinite)
 

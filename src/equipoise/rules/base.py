@@ -17,6 +17,13 @@ from equipoise.inbox import Inbox
 from equipoise.showing import way_to_a_vector
 from equipoise.types import Aggregated, RoundInputs
 
+IN_A_SIMULATOR = {
+    "total": "its argument total, or run(rounds)",
+    "loss_of": "its argument loss_of, a function of the round, or a trainer that has one, as LocalSGD",
+    "samples": "a trainer that has samples, one number per client, as LocalSGD",
+}
+"""Where round inputs come from there."""
+
 
 class Rule(ABC):
     """A rule that talks once a round; a subclass says how all clients of an inbox aggregate.
@@ -137,7 +144,9 @@ def needed(rule: object, **inputs: Any) -> tuple[Any, ...]:
     missing = [name for name, value in inputs.items() if value is None]
     if missing:
         call = ", ".join(f"{name}=..." for name in missing)
-        raise TypeError(f"{type(rule).__name__} needs {' and '.join(missing)}: pass {call} when calling it")
+        hints = "; ".join(IN_A_SIMULATOR[name] for name in missing if name in IN_A_SIMULATOR)
+        hint = f" (in a Simulator: {hints})" if hints else ""
+        raise TypeError(f"{type(rule).__name__} needs {' and '.join(missing)}: pass {call} when calling it{hint}")
     return tuple(inputs.values())
 
 

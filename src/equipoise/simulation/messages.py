@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.exchange import converse
 from equipoise.inbox import Inbox
+from equipoise.lies import Lies
 from equipoise.metrics import acceptance
 from equipoise.randomness import stream
 from equipoise.simulation.stopwatch import Stopwatch
@@ -45,7 +46,7 @@ class Messages:
         with self.watch.phase("forge"):
             lies = None
             if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
-                lies = simulator.attack.forge(self._known(sent))
+                lies = _forged(simulator.attack, self._known(sent))
         with self.watch.phase("deliver"):
             keep = simulator.keep_nonfinite
             self.inbox: Inbox = self.topology.deliver(sent, lies, simulator.malicious, keep_nonfinite=keep)
@@ -78,3 +79,17 @@ class Messages:
         if rates is not None:
             values |= dict(zip(("accepted_benign", "accepted_malicious"), rates, strict=True))
         return values
+
+
+def _forged(attack: MessageAttack, known: Knowledge) -> Lies | None:
+    """What the attack says; it may look at the models of others, not change them."""
+    seen = {"models": known.models, "previous": known.previous, "origin": known.origin}
+    tracked = {name: x for name, x in seen.items() if x is not None and not x.is_inference()}
+    before = {name: x._version for name, x in tracked.items()}
+    lies = attack.forge(known)
+    for name, x in tracked.items():
+        if x._version != before[name]:
+            raise ValueError(
+                f"forge must not change what it knows, found known.{name} changed; known.{name}.clone() may be"
+            )
+    return lies
