@@ -407,7 +407,7 @@ def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert "Interrupted." in err
+    assert "Interrupted; the same command goes on from here." in err
     assert "Traceback" not in err
     resumed = simulator(SHORT.changed(rounds=100000), 0, ".")
     resumed.load(checkpoint)
@@ -510,7 +510,31 @@ def test_consensus_errors_are_no_rates(store: Store) -> None:
 
 def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["report", "--results", str(tmp_path)]) == 2
-    assert f"expected results in {tmp_path}, found none; equipoise table NAME makes them" in capsys.readouterr().err
+    error = f"expected results of a table in {tmp_path}, found none; equipoise table NAME makes them"
+    assert error in capsys.readouterr().err
+
+
+def test_a_report_of_other_settings_says_so(store: Store, capsys: Capture) -> None:
+    setting = Setting(data="synthetic", rounds=20)
+    store.add(setting, finished(setting, 2.0))
+    assert cli.main(["report", "--results", str(store.folder)]) == 2
+    assert f"found 1 of other settings, such as {setting}; equipoise table" in capsys.readouterr().err
+
+
+def test_folders_that_are_not_there_cannot_be_compared(store: Store, capsys: Capture) -> None:
+    store.folder.mkdir()
+    missing = str(store.folder / "nowhere")
+    assert cli.main(["compare", str(store.folder), missing]) == 2
+    assert f"expected a folder of results, found none at {missing}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.12, "reproduced"), (0.19, "same conclusion"), (0.21, "differs")])
+def test_fedavg_without_attack_is_compared_with_the_paper(error: float, verdict: str, store: Store) -> None:
+    """It would be its own baseline otherwise, and could never differ."""
+    setting = TABLES["mnist"].setting("FedAvg", "No")
+    store.add(setting, finished(setting, error))
+    (cell,) = (cell for cell in report.cells(TABLES["mnist"], store) if cell.ours)
+    assert cell.verdict == verdict
 
 
 def test_a_report_names_files_that_are_damaged(store: Store, capsys: Capture) -> None:
@@ -583,6 +607,7 @@ def test_a_run_repeats_to_the_digit(tmp_path: Path) -> None:
 def test_a_comparison_names_what_cannot_be_compared(
     content: str, store: Store, tmp_path: Path, capsys: Capture
 ) -> None:
+    store.folder.mkdir()
     assert cli.main(["compare", str(store.folder), str(tmp_path)]) == 2
     expected = f"expected results of the same settings in {store.folder} and {tmp_path}, found none"
     assert expected in capsys.readouterr().err
@@ -629,6 +654,26 @@ def test_one_run_ends_with_a_summary_and_files(tmp_path: Path, capsys: Capture) 
     assert re.search(r"Max\.MSE, mean of the last 5 % of rounds: \d", out)
     assert json.loads((tmp_path / "synthetic/Median.Trim.rounds=20.json").read_text())["runs"][0]["seed"] == 4
     assert (tmp_path / "synthetic/Median.Trim.rounds=20.4.csv").exists()
+
+
+def test_what_was_found_is_said_even_if_it_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Store, "add", full)
+    assert cli.main(["run", "--data", "synthetic", "--rounds", "20", "--results", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert "Max.MSE, mean of the last 5 % of rounds" in out
+    assert "equipoise run: no space left" in err
+
+
+def test_the_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"equipoise {eq.__version__}\n"
 
 
 def test_one_run_says_how_the_worst_client_varies_from_round_to_round(tmp_path: Path, capsys: Capture) -> None:

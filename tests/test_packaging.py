@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import equipoise
 
@@ -37,3 +41,12 @@ def test_constraints_pin_all_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"].values()
     wanted = {entry.split(">=")[0] for extra in extras for entry in extra if not entry.startswith("equipoise")}
     assert wanted <= names
+
+
+def test_modules_that_take_long_to_import_are_there_when_asked_for() -> None:
+    code = """import sys, equipoise
+assert "equipoise.testing" not in sys.modules
+equipoise.testing.check_rule, equipoise.experiments.Setting"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="module 'equipoise' has no attribute 'testin'"):
+        equipoise.testin  # noqa: B018

@@ -25,6 +25,9 @@ Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters
 directed edges.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 from equipoise import attacks, data, metrics, models, plots
 from equipoise.exchange import as_multi_exchange, converse
 from equipoise.history import History
@@ -100,3 +103,10 @@ __all__ = [
     "unflatten",
     "unstack_models",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Modules that take long to import, or need more than the library does, when somebody asks for them."""
+    if name in ("experiments", "testing"):
+        return import_module(f"equipoise.{name}")
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from equipoise import __version__
 from equipoise.experiments import commands, demo
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES
 from equipoise.experiments.settings import PARTITIONS, WINDOWS, Setting
@@ -21,6 +22,7 @@ ROOT = "EQUIPOISE_DATA"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="equipoise", description="Byzantine-robust decentralized aggregation.")
+    parser.add_argument("--version", action="version", version=f"equipoise {__version__}")
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     _add_demo(add("demo", help="train 20 clients under attack with every rule: a table and a picture"))
     _add_list(add("list", help="the names of rules, attacks, graphs, data sets and tables"))
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        again = "; the same command goes on from here" if options.command in ("run", "table") else ""
+        print(f"Interrupted{again}.", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError) as error:
         print(f"equipoise {options.command}: {_in_options(str(error))}", file=sys.stderr)

@@ -54,16 +54,17 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
             bar.advance(simulator._note)
 
         found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
-    store.add(setting, found)
-    checkpoint.unlink(missing_ok=True)
-    rounds = store.path(setting).with_suffix(f".{seed}.csv")
-    history.to_csv(rounds)
     print(f"{setting} --seed {seed}\n{history}")
     for metric in history.metrics():
         print(f"Max.{metric}, mean of the last 5 % of rounds: {tail(found, metric):.4f}")
         tested = [worst for t, worst in zip(*history.worst(metric), strict=True) if t >= setting.rounds - last]
         if tested:
-            print(f"Max.{metric} in the last {last} rounds, tested {len(tested)} times: {_spread(tested)}")
+            span = min(last, setting.rounds)
+            print(f"Max.{metric} in the last {span} rounds, tested {len(tested)} times: {_spread(tested)}")
+    store.add(setting, found)
+    checkpoint.unlink(missing_ok=True)
+    rounds = store.path(setting).with_suffix(f".{seed}.csv")
+    history.to_csv(rounds)
     print(f"Result: {store.path(setting)}\nAll rounds: {rounds}")
     return 0
 
@@ -113,7 +114,9 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
         if name in names or (not names and any(cell.runs for cell in found))
     }
     if not shown:
-        raise ValueError(f"expected results in {results}, found none; equipoise table NAME makes them")
+        others = store.settings()
+        there = f"{len(others)} of other settings, such as {others[0]}" if others else "none"
+        raise ValueError(f"expected results of a table in {results}, found {there}; equipoise table NAME makes them")
     parts = [overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())]
     parts.append(remaining(known, names or known))
     text = "\n\n".join(part for part in parts if part)
@@ -128,6 +131,9 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
 
 def compare(first: Path, second: Path) -> int:
     """Say whether two folders have the same results, where both have some; returns 1 if not."""
+    for folder in (first, second):
+        if not folder.is_dir():
+            raise ValueError(f"expected a folder of results, found none at {folder}")
     found = list(pairs(Store(first), Store(second)))
     if not found:
         raise ValueError(f"expected results of the same settings in {first} and {second}, found none")

@@ -26,6 +26,7 @@ MARKS: dict[str, str] = {
 CLOSE = 0.03  # how far a reproduced rate may be off; of a mean squared error, as a share
 HARM = 0.1  # more error than FedAvg without attack: the rule was hurt. For a mean squared error, a factor of 2
 SUCCESS = 0.2  # of a backdoor: it works
+FIRST = ("FedAvg", "No")  # what all others are compared with
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
     found = [_cell(table, store, *cell) for cell in table.cells(**changes)]
     ours = {(cell.row, cell.column): cell.ours[0] for cell in found if cell.ours}
     paper = {(cell.row, cell.column): cell.paper[0] for cell in found if cell.paper}
-    return [_judged(cell, table.measure, *_baselines(cell.row, ours, paper)) for cell in found]
+    return [_judged(cell, table.measure, *_baselines(cell, ours, paper)) for cell in found]
 
 
 def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
@@ -72,10 +73,15 @@ def _mean(values: list[float | None]) -> float:
     return mean([math.inf if value is None else value for value in values])
 
 
-def _baselines(row: str, *known: dict[tuple[str, str], float]) -> list[tuple[float, float]]:
-    """Errors without attack, here and in the paper: FedAvg's, or the least of the table, and the row's own."""
-    first = [errors.get(("FedAvg", "No"), min(errors.values(), default=math.nan)) for errors in known]
-    own = [errors.get((row, "No"), math.nan) for errors in known]
+def _baselines(cell: Cell, *known: dict[tuple[str, str], float]) -> list[tuple[float, float]]:
+    """Errors without attack, here and in the paper: FedAvg's, or the least of the table, and the row's own.
+
+    FedAvg without attack would be its own baseline, and nothing could be said against it: the paper's figure is.
+    """
+    if (cell.row, cell.column) == FIRST:
+        return [(figure, figure) for figure in cell.paper[:1]]
+    first = [errors.get(FIRST, min(errors.values(), default=math.nan)) for errors in known]
+    own = [errors.get((cell.row, "No"), math.nan) for errors in known]
     return [(ours, paper) for ours, paper in (first, own) if not math.isnan(ours + paper)]
 
 
