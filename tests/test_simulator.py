@@ -466,6 +466,20 @@ def test_a_rule_of_ones_own_is_told_what_training_changed(each: bool) -> None:
 # Runs
 
 
+def test_clients_that_accept_nobody_are_counted() -> None:
+    """Three benign strangers among others, who believe each other."""
+    models = torch.ones(N, D, dtype=torch.float64)
+    strangers = [i for i in range(N) if i not in MALICIOUS][:3]
+    models[strangers] *= torch.tensor([10.0, 100.0, 1000.0], dtype=torch.float64)[:, None]
+    run = simulator(eq.Balance(), trainer=lambda models, t: models, topology=eq.Topology.complete(N), models=models)
+    history = run.run()
+    summary = history.summary()
+    assert (summary["isolated"], summary["alone"]) == (3, 0)
+    assert "3 benign clients accepted nobody in the last round: check initial models" in str(history)
+    assert "isolated" not in simulator(eq.Median()).run().summary()
+    assert simulator(eq.FedAvg()).run().summary()["isolated"] == 0
+
+
 def test_a_run_depends_on_its_seed_alone() -> None:
     def run(seed: int, torch_seed: int) -> eq.History:
         torch.manual_seed(torch_seed)

@@ -99,6 +99,8 @@ class History:
         table = {name: f"{value:.4g}" for name, value in self.summary().items() if name != "rounds"}
         if any(one.alone for one in self):
             table["alone"] += f" of {len(self)} rounds, in which benign clients accepted nobody: {ADVICE}"
+        elif float(table.get("isolated", 0)):
+            table["isolated"] += f" benign clients accepted nobody in the last round: {ADVICE}"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
@@ -162,11 +164,11 @@ class History:
         """What came out, by name.
 
         For every metric, ``max_`` and ``mean_`` over benign clients where it was measured last, and ``tail_``, the mean
-        of the maxima in the last 5 % of rounds, at least of the last one: one round can be a lottery. ``consensus``
-        is that of the last round. All other values of the whole system are means over rounds; an ``accepted_`` rate
-        of NaN says that there was no such message, and is left out. ``train_seconds`` and the like are per round.
-        ``alone`` is the number of rounds in which there were messages and no benign client accepted any, and
-        ``diverged`` is a number of benign clients.
+        of the maxima in the last 5 % of rounds, at least of the last one: one round can be a lottery. ``consensus`` is
+        that of the last round, and so is ``isolated``, how many benign clients accepted nobody. All other values of the
+        whole system are means over rounds; an ``accepted_`` rate of NaN says that there was no such message, and is
+        left out. ``train_seconds`` and the like are per round. ``alone`` is the number of rounds in which there were
+        messages and no benign client accepted any, and ``diverged`` is a number of benign clients.
         """
         found: dict[str, float] = {"rounds": len(self)}
         for metric in self.metrics():
@@ -177,7 +179,7 @@ class History:
             values = self.series(name)[1]
             if name.startswith("accepted_"):
                 values = [x for x in values if not math.isnan(x)]
-            found[name] = values[-1] if name == "consensus" else _mean(values)
+            found[name] = values[-1] if name in ("consensus", "isolated") else _mean(values)
         for phase in dict.fromkeys(phase for one in self for phase in one.seconds):
             found[f"{phase}_seconds"] = sum(one.seconds.get(phase, 0.0) for one in self) / len(self)
         if "accepted_benign" in found or "accepted_malicious" in found:

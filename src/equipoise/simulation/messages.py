@@ -78,7 +78,16 @@ class Messages:
         rates = acceptance(out.weights, self.inbox, self.simulator.malicious)
         if rates is not None:
             values |= dict(zip(("accepted_benign", "accepted_malicious"), rates, strict=True))
+        if out.weights is not None:
+            values["isolated"] = self._isolated(out.weights)
         return values
+
+    def _isolated(self, weights: Tensor) -> float:
+        """How many benign clients heard others and accepted nobody."""
+        receivers = torch.arange(self.inbox.n, device=weights.device)[:, None]
+        heard = self.inbox.mask & (self.inbox.senders != receivers) & ~weights.isnan()
+        accepted = (heard & (weights > 0)).any(1)
+        return float((heard.any(1) & ~accepted & ~self.simulator.malicious).sum())
 
 
 def _forged(attack: MessageAttack, known: Knowledge) -> Lies | None:
