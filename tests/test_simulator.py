@@ -466,6 +466,17 @@ def test_a_rule_of_ones_own_is_told_what_training_changed(each: bool) -> None:
 # Runs
 
 
+def test_a_trainer_that_writes_to_its_models_is_an_error() -> None:
+    """Attacks on updates compare with what was there before, and a round that fails is to leave no trace."""
+
+    def trainer(models: Tensor, t: int) -> Tensor:
+        models += 1
+        return models
+
+    with pytest.raises(ValueError, match="trainer must not change the models it is given, found them changed"):
+        simulator(eq.Median(), trainer=trainer).step()
+
+
 def test_clients_that_accept_nobody_are_counted() -> None:
     """Three benign strangers among others, who believe each other."""
     models = torch.ones(N, D, dtype=torch.float64)

@@ -225,8 +225,13 @@ class Simulator:
         return setting(self.t) if callable(setting) else setting
 
     def _trained(self, t: int) -> Tensor:
+        models, before = self.models, None if self.models.is_inference() else self.models._version
         with torch.enable_grad():
-            trained = self.trainer(self.models, t)
+            trained = self.trainer(models, t)
+        if before is not None and models._version != before:
+            raise ValueError(
+                "trainer must not change the models it is given, found them changed; models.clone() may be"
+            )
         if not isinstance(trained, Tensor) or (trained.shape, trained.dtype) != (self.models.shape, self.models.dtype):
             raise ValueError(f"trainer must return models like {describe(self.models)}, found {describe(trained)}")
         return trained.detach()
