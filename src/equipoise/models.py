@@ -1,4 +1,7 @@
-"""Models of the BALANCE paper, with the initial weights that its threshold was chosen for."""
+"""Models of the BALANCE paper, with the initial weights that its threshold was chosen for.
+
+They are float32 like the data, and on the CPU, whatever torch's default dtype and device are.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,11 @@ def cnn(
 
     def build() -> nn.Sequential:
         return FusedSequential(
-            *(nn.Conv2d(channels, 30, 3), nn.MaxPool2d(2), nn.ReLU()),  # after pooling: the same, and faster
-            *(nn.Conv2d(30, 50, 3), nn.MaxPool2d(2), nn.ReLU()),
-            *(nn.Flatten(), nn.Linear(50 * _left(_left(height)) * _left(_left(width)), 100), nn.ReLU()),
-            nn.Linear(100, classes),
+            # ReLU after pooling: the same, and faster
+            *(nn.Conv2d(channels, 30, 3, dtype=torch.float32), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(30, 50, 3, dtype=torch.float32), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(50 * _left(_left(height)) * _left(_left(width)), 100, dtype=torch.float32)),
+            *(nn.ReLU(), nn.Linear(100, classes, dtype=torch.float32)),
         )
 
     return _initialized(build, init, seed, magnitude=2.24)
@@ -86,7 +90,11 @@ def linear_regression(features: int, *, bias: bool = True, init: Init = "xavier"
     torch.Size([5])
     """
     check_count("features", features, 1)
-    return _initialized(lambda: nn.Sequential(nn.Linear(features, 1, bias), _OneOutput()), init, seed, magnitude=1.0)
+
+    def build() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(features, 1, bias, dtype=torch.float32), _OneOutput())
+
+    return _initialized(build, init, seed, magnitude=1.0)
 
 
 def logistic_regression(features: int, classes: int, *, init: Init = "xavier", seed: int = 0) -> nn.Sequential:
@@ -104,7 +112,11 @@ def logistic_regression(features: int, classes: int, *, init: Init = "xavier", s
     """
     check_count("features", features, 1)
     check_count("classes", classes, 1)
-    return _initialized(lambda: nn.Sequential(nn.Flatten(), nn.Linear(features, classes)), init, seed, magnitude=1.0)
+
+    def build() -> nn.Sequential:
+        return nn.Sequential(nn.Flatten(), nn.Linear(features, classes, dtype=torch.float32))
+
+    return _initialized(build, init, seed, magnitude=1.0)
 
 
 def initial_models(make: Callable[[int], nn.Module], n: int, *, same: bool = True, seed: int = 0) -> Tensor:

@@ -61,7 +61,8 @@ def uniform(
     torch.Size([2, 3])
     """
     if device is not None and device.type != "cpu":
-        return torch.rand(*shape, generator=generator, device=device).mul_(high - low).add_(low)
+        numbers = torch.rand(*shape, generator=generator, dtype=torch.float32, device=device)
+        return numbers.mul_(high - low).add_(low)
     seed, count = int(torch.randint(2**63 - 1, (), generator=generator)), math.prod(shape)
     words = np.random.SFC64(seed).random_raw(count // 2 + 1)
     bits = torch.from_numpy(words.view(np.int32))[:count]

@@ -284,7 +284,8 @@ class Topology:
         """
         check_probability("p", p)
         device = self.senders.device if generator is None else generator.device
-        alive = (torch.rand(self.n, generator=generator, device=device) >= p).to(self.senders.device)
+        luck = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
+        alive = (luck >= p).to(self.senders.device)
         receivers, senders = self._ends()
         lives = alive[receivers] & alive[senders]
         return Topology(by_receiver(self.n, (receivers * self.n + senders)[lives]))

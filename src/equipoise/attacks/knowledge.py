@@ -166,7 +166,8 @@ class Knowledge:
 
     def randn(self, *shape: int, std: float = 1.0) -> Tensor:
         """Normal noise from the generator, in the dtype and on the device of the models."""
-        return torch.randn(*shape, generator=self.generator, device=self._source).mul_(std).to(self.models)
+        noise = torch.randn(*shape, generator=self.generator, dtype=torch.float32, device=self._source)
+        return noise.mul_(std).to(self.models)
 
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Uniform noise in [low, high) from the generator, in the dtype and on the device of the models."""

@@ -179,12 +179,12 @@ def _check_complete(folder: Place, names: Sequence[str]) -> None:
 
 def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress: bool) -> Tensor:
     need("PIL.Image")
-    images = torch.empty(len(names), 1 if gray else 3, size, size)
+    images = torch.empty(len(names), 1 if gray else 3, size, size, dtype=torch.float32)
 
     def fill(start: int) -> int:
         rows = range(start, min(start + BATCH, len(names)))
         for row in rows:
-            torch.div(_image(folder / names[row], size, gray), 255, out=images[row])
+            torch.div(_image(folder / names[row], size, gray).float(), 255, out=images[row])
         return len(rows)
 
     bar = need("tqdm").tqdm(total=len(names), desc="CelebA", unit=" images", disable=not progress)

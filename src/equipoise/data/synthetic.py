@@ -47,7 +47,7 @@ def synthetic_regression(
         if not (math.isfinite(deviation) and deviation >= 0):
             raise ValueError(f"{name} must be a finite number >= 0, found {deviation}")
     generator = stream(seed, "synthetic_regression")
-    weights = weight_std * torch.randn(features, generator=generator)
-    x = torch.randn(n_train + n_test, features, generator=generator)
-    y = x @ weights + noise * torch.randn(n_train + n_test, generator=generator)
+    weights = weight_std * torch.randn(features, generator=generator, dtype=torch.float32)
+    x = torch.randn(n_train + n_test, features, generator=generator, dtype=torch.float32)
+    y = x @ weights + noise * torch.randn(n_train + n_test, generator=generator, dtype=torch.float32)
     return Dataset(x[:n_train], y[:n_train], x[n_train:], y[n_train:], name="synthetic")
