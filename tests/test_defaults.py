@@ -13,12 +13,13 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise import attacks, data, metrics, models
+from equipoise.randomness import stream, uniform
 from tests import test_data_celeba, test_data_har, test_data_idx
 from tests.cases import RULES
 from tests.graphs import deliver, models_of, regular, round_inputs
 
 GRAPHS = {"sparse": regular(10, 4), "complete": regular(8, 7)}
-OTHERS = [("cpu", torch.float64), ("cpu", torch.float16)]
+OTHERS = [("meta", torch.float64), ("cpu", torch.float16)]  # meta stands for any device but that of the models
 
 every_default = pytest.mark.parametrize(("device", "dtype"), OTHERS, ids=str)
 
@@ -71,7 +72,7 @@ def same(found: Any, expected: Any) -> bool:
         return same(list(found), list(expected)) and same([*found.values()], [*expected.values()])
     if isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(same, found, expected))
-    return bool(found == expected)
+    return bool(found == expected or (found != found and expected != expected))  # NaN
 
 
 def made_alike(make: Callable[[], Any], device: str, dtype: torch.dtype) -> bool:
@@ -86,10 +87,34 @@ def source() -> torch.Generator:
     return torch.Generator("cpu").manual_seed(0)
 
 
-GRAPH, LABELS, SIX = eq.Topology.complete(6), torch.arange(90) % 5, list(range(6))
+GRAPH, LABELS = eq.Topology.complete(6), torch.arange(90) % 5
 
 MADE: dict[str, Callable[[], Any]] = {
+    "ring": lambda: eq.Topology.ring(5),
+    "complete": lambda: eq.Topology.complete(5),
+    "regular": lambda: eq.Topology.regular(8, 4, seed=0, malicious=[0, 1]),
+    "erdos_renyi": lambda: eq.Topology.erdos_renyi(8, 0.5, seed=0),
+    "small_world": lambda: eq.Topology.small_world(8, 4, 0.3, seed=0),
+    "random_with_femb": lambda: eq.Topology.random_with_femb(8, 0.3, [0, 1], seed=0),
+    "from_edges": lambda: eq.Topology.from_edges(3, [(0, 1), (2, 1)], directed=True),
+    "from no edges": lambda: eq.Topology.from_edges(3, []),
+    "from_adjacency": lambda: eq.Topology.from_adjacency([[0, 1], [1, 0]]),
+    "from_networkx": lambda: eq.Topology.from_networkx(GRAPH.to_networkx()),
+    "without a seed": lambda: torch.manual_seed(0) and eq.Topology.regular(8, 4),
     "drop": lambda: GRAPH.drop(0.4, source()),
+    "drop without a generator": lambda: torch.manual_seed(0) and GRAPH.drop(0.4),
+    "self-loops": GRAPH.with_self_loops,
+    "malicious neighbors": lambda: [GRAPH.malicious_neighbors([0, 3]), GRAPH.femb([0]), GRAPH.is_connected([0])],
+    "draw_malicious": lambda: eq.draw_malicious(20, 0.2),
+    "stream": lambda: torch.rand(3, generator=stream(0, "x"), dtype=torch.float32, device="cpu"),
+    "uniform": lambda: uniform(3, generator=source()),
+    "rules drawn": lambda: eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 9, source()).rules,
+    "iid": lambda: data.iid(LABELS, 4),
+    "by_group": lambda: data.by_group(LABELS, 7),
+    "by_classes": lambda: data.by_classes(LABELS, 4),
+    "dirichlet": lambda: data.dirichlet(LABELS, 7, 0.1, too_little="top_up"),
+    "by_client": lambda: data.by_client(LABELS),
+    "by fewer clients": lambda: data.by_client(LABELS, 3, least=20, too_little="top_up"),
     "cnn": lambda: eq.flatten(models.cnn()),
     "cnn of torch": lambda: eq.flatten(models.cnn(init="torch")),
     "linear regression": lambda: eq.flatten(models.linear_regression(3, init="torch")),
@@ -126,8 +151,9 @@ IMAGES, CLASSES = torch.rand(60, 1, 4, 4, generator=source()), torch.arange(60) 
 SMALL = data.Dataset(IMAGES[:48], CLASSES[:48], IMAGES[48:], CLASSES[48:], classes=3)
 MODEL, START = models.logistic_regression(16, 3), torch.randn(6, 51, generator=source())
 TRIGGER = attacks.PixelPattern(((0, 0),))
-WORST = {"Zero": attacks.Zero(), "Gaussian": attacks.Gaussian()}
-ATTACKS: dict[str, Any] = WORST | {
+MIXED = [eq.Median(), eq.FedAvg(), eq.Balance()]
+ATTACKS: dict[str, Any] = {
+    "Gaussian": attacks.Gaussian(),
     "Adaptive": attacks.Adaptive(),
     "Adaptive, literal": attacks.Adaptive("literal", perturbation="std"),
     "Backdoor": attacks.Backdoor(TRIGGER),
@@ -150,31 +176,93 @@ ATTACKS: dict[str, Any] = WORST | {
     "Spectral": attacks.Spectral(),
     "TrimAttack": attacks.TrimAttack(),
     "TrimAttack, fang": attacks.TrimAttack(form="fang", scope="global"),
+    "Zero": attacks.Zero(),
     "Window": attacks.Window(attacks.LabelFlip({0: 1}), 1, 2),
 }
 
 
-def run(attack: Any, rule: Any, clients: Any = None, **options: Any) -> list[Any]:
-    """Models and what was measured of two rounds with ids of malicious clients."""
-    pairs = SMALL.split(data.iid(SMALL, 6)) if clients is None else clients
+RUNS: dict[str, dict[str, Any]] = {
+    "UBAR": {"rule": eq.UBAR()},
+    "LEARN": {"rule": eq.LEARN()},
+    "Krum, of a bool mask": {"rule": eq.Krum(), "malicious": torch.arange(6) < 2},
+    "a rule for every client": {"rule": eq.EachRound(lambda t, generator: eq.PerClient.drawn(MIXED, 6, generator))},
+    "a graph for every round": {"topology": eq.EachRound(lambda t, generator: GRAPH.drop(0.3, generator))},
+    "alpha for every client": {"alpha": torch.linspace(0, 1, 6)},
+    "tolerated": {"rule": eq.TrimmedMean(), "tolerated": torch.tensor([0, 1, 2, 2, 1, 0])},
+    "nobody malicious": {"attack": None, "malicious": None},
+}
+
+
+def trainer(model: torch.nn.Module = MODEL, **options: Any) -> eq.LocalSGD:
+    clients = SMALL.split(data.iid(SMALL, 6))
+    return eq.LocalSGD(model, cross_entropy, clients, **{"lr": 0.1, "batch_size": 4, "momentum": 0.5} | options)
+
+
+def simulator(**options: Any) -> eq.Simulator:
     measured = {
         "error": metrics.ErrorRate(MODEL, SMALL.test_x, SMALL.test_y),
         "success": metrics.AttackSuccess(MODEL, SMALL.test_x, SMALL.test_y, TRIGGER, 0),
     }
-    trainer = eq.LocalSGD(MODEL, cross_entropy, pairs, lr=0.1, batch_size=4, momentum=0.5)
-    simulator = eq.Simulator(trainer, GRAPH, rule, START, attack=attack, malicious=[0, 3], metrics=measured, **options)
-    simulator.run(2)
-    return [simulator.models, [(one.clients, one.values) for one in simulator.history]]
+    usual = {"topology": GRAPH, "rule": eq.FedAvg(), "malicious": [0, 3], "attack": attacks.Gaussian()}
+    return eq.Simulator(trainer(), models=START, metrics=measured, total=2, **usual | options)
+
+
+def run(**options: Any) -> list[Any]:
+    """Models and what was measured, round by round."""
+    one = simulator(**options)
+    one.run()
+    return [one.models, [(record.clients, record.values) for record in one.history]]
 
 
 @every_default
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_a_run_with_every_attack(attack: Any, device: str, dtype: torch.dtype) -> None:
-    clients = SMALL.split(data.iid(SMALL, 6))
-    assert made_alike(lambda: run(attack, eq.FedAvg(), clients), device, dtype)
+    assert made_alike(lambda: run(attack=attack), device, dtype)
 
 
 def test_every_attack_is_run() -> None:
     public = (getattr(attacks, name) for name in attacks.__all__)
     known = {thing for thing in public if isinstance(thing, type) and {"forge", "poison"} & set(dir(thing))}
     assert known - {attacks.Only, attacks.Together} == set(map(type, ATTACKS.values()))
+
+
+@every_default
+@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+def test_a_run_with_every_option(options: dict[str, Any], device: str, dtype: torch.dtype) -> None:
+    assert made_alike(lambda: run(**options), device, dtype)
+
+
+@every_default
+@pytest.mark.parametrize("way", ["loop", "threads", "batched"])
+def test_training_every_way(way: Any, device: str, dtype: torch.dtype) -> None:
+    def train() -> list[torch.Tensor]:
+        large = trainer(way=way, batch_size=99)
+        return [trainer(way=way)(START, 3), large(START, 3), large.loss_of(3)(START, LABELS[:6])]
+
+    assert made_alike(train, device, dtype)
+
+
+@every_default
+def test_training_of_a_model_that_draws(device: str, dtype: torch.dtype) -> None:
+    drops = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(16, 3))
+    assert made_alike(lambda: trainer(drops)(START, 3), device, dtype)
+
+
+@every_default
+def test_a_run_that_is_resumed(device: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    file, whole = tmp_path / "run", simulator()
+    whole.run(2)
+    simulator().run(1, checkpoint=file)
+    torch.set_default_device(device)
+    torch.set_default_dtype(dtype)
+    resumed = simulator()
+    resumed.run(2, checkpoint=file)
+    assert same(resumed.models, whole.models)
+
+
+@every_default
+def test_a_run_with_progress(device: str, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_default_device(device)
+    torch.set_default_dtype(dtype)
+    simulator().run(progress=True)
+    assert "worst error" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tens
     tensor([ True, False,  True, False])
     """
     if clients is None:
-        return torch.zeros(n, dtype=torch.bool)
+        return torch.zeros(n, dtype=torch.bool, device="cpu")
     chosen = as_tensor(clients, f"{name} must be a bool mask of shape ({n},) or client ids")
     if chosen.dtype == torch.bool and chosen.shape == (n,):
         return chosen
@@ -80,6 +80,7 @@ def as_tensor(values: Any, expected: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
     try:
-        return torch.as_tensor(np.array(values if isinstance(values, np.ndarray) else list(values), order="C"))
+        array = np.array(values if isinstance(values, np.ndarray) else list(values), order="C")
+        return torch.as_tensor(array, device="cpu")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{expected}, found {values!r:.100}") from error

@@ -141,7 +141,7 @@ def initial_models(make: Callable[[int], nn.Module], n: int, *, same: bool = Tru
     check_count("n", n, 1)
     if same:
         return _made(make, seed).repeat(n, 1)
-    seeds = torch.randint(2**62, (n,), generator=stream(seed, "initial models")).tolist()
+    seeds = torch.randint(2**62, (n,), generator=stream(seed, "initial models"), device="cpu").tolist()
     first = _made(make, seeds[0])
     models = first.new_empty(n, len(first))
     models[0] = first

@@ -70,7 +70,7 @@ def small_world(n: int, degree: int, rewire: float, **wanted: Unpack[Wanted]) ->
 
 
 def _edges_of(graph: Any) -> Tensor:
-    return torch.tensor(list(graph.edges()), dtype=torch.int64).reshape(-1, 2)
+    return torch.tensor(list(graph.edges()), dtype=torch.int64, device="cpu").reshape(-1, 2)
 
 
 def _first_wanted(
@@ -90,7 +90,7 @@ def _first_wanted(
 def source(seed: int | None) -> random.Random:
     """A source of randomness; without a seed it follows ``torch.manual_seed``."""
     if seed is None:
-        return random.Random(int(torch.randint(2**62, ())))
+        return random.Random(int(torch.randint(2**62, (), device="cpu")))
     check_count("seed", seed, 0)
     return random.Random(int(seed))
 
@@ -173,10 +173,11 @@ def _tree(benign: int, liars: int, cross: int, rng: random.Random) -> tuple[list
 
 def _fill(taken: list[int], count: int, end: int, rng: random.Random) -> Tensor:
     """``count`` different codes below ``end``: the taken ones and others, all of these equally likely."""
-    first = torch.tensor(sorted(taken), dtype=torch.int64)
-    others = torch.tensor(rng.sample(range(end - len(taken)), count - len(taken)), dtype=torch.int64)
+    first = torch.tensor(sorted(taken), dtype=torch.int64, device="cpu")
+    free = rng.sample(range(end - len(taken)), count - len(taken))
+    others = torch.tensor(free, dtype=torch.int64, device="cpu")
     # The code of the x-th free one is x plus the number of taken codes before it.
-    skipped = torch.searchsorted(first - torch.arange(len(first)), others, right=True)
+    skipped = torch.searchsorted(first - torch.arange(len(first), device="cpu"), others, right=True)
     return torch.cat([first, others + skipped])
 
 
@@ -196,7 +197,7 @@ def _inner_edges(codes: Tensor, benign: int) -> Tensor:
 def _shuffled(malicious: Tensor, rng: random.Random) -> Tensor:
     """The client at every place: the benign ones, then the malicious ones, both in random order."""
     sides = [(~malicious).nonzero().flatten().tolist(), malicious.nonzero().flatten().tolist()]
-    return torch.tensor([client for side in sides for client in rng.sample(side, len(side))])
+    return torch.tensor([client for side in sides for client in rng.sample(side, len(side))], device="cpu")
 
 
 def _pairs(count: int) -> int:

@@ -28,7 +28,7 @@ def stream(seed: int, *key: int | str) -> torch.Generator:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")
     words = [int(seed), *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
     state = np.random.SeedSequence(words).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+    return torch.Generator("cpu").manual_seed(int(state[0] >> np.uint64(1)))
 
 
 def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
@@ -40,7 +40,7 @@ def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
     check_count("n", n, 1)
     check_probability("share", share)
     count = int(share * n + 1e-9)  # 0.29 * 100 is a little less than 29
-    return torch.randperm(n, generator=stream(seed, "malicious"))[:count].sort().values
+    return torch.randperm(n, generator=stream(seed, "malicious"), device="cpu")[:count].sort().values
 
 
 def uniform(
@@ -63,7 +63,7 @@ def uniform(
     if device is not None and device.type != "cpu":
         numbers = torch.rand(*shape, generator=generator, dtype=torch.float32, device=device)
         return numbers.mul_(high - low).add_(low)
-    seed, count = int(torch.randint(2**63 - 1, (), generator=generator)), math.prod(shape)
+    seed, count = int(torch.randint(2**63 - 1, (), generator=generator, device="cpu")), math.prod(shape)
     words = np.random.SFC64(seed).random_raw(count // 2 + 1)
     bits = torch.from_numpy(words.view(np.int32))[:count]
     numbers = bits.bitwise_and_(0x007FFFFF).bitwise_or_(0x3F800000).view(torch.float32).view(shape)

@@ -275,7 +275,10 @@ class Simulator:
         """What a progress bar says about the last round that was measured."""
         benign = self.history.benign
         last = self.history.evaluated[-1].clients if self.history.evaluated else {}
-        notes = [f"worst {name} {torch.tensor(values)[list(benign)].max():.4g}" for name, values in last.items()]
+        notes = [
+            f"worst {name} {torch.tensor(values, dtype=torch.float64, device='cpu')[list(benign)].max():.4g}"
+            for name, values in last.items()
+        ]
         if self.history.diverged:
             notes.append(f"{len(self.history.diverged)} benign clients not finite")
         elif self.history[-1].alone:

@@ -78,7 +78,7 @@ class Topology:
         tensor([1, 4])
         """
         check_count("n", n, 1)
-        clients = torch.arange(n if n > 1 else 0)
+        clients = torch.arange(n if n > 1 else 0, device="cpu")
         return cls.from_edges(n, torch.stack([clients, (clients + 1) % n], dim=1))
 
     @classmethod
@@ -91,8 +91,8 @@ class Topology:
                 [0, 1]])
         """
         check_count("n", n, 1)
-        others = torch.arange(n - 1)
-        return cls(others + (others >= torch.arange(n)[:, None]))
+        clients = torch.arange(n, device="cpu")
+        return cls(clients[:-1] + (clients[:-1] >= clients[:, None]))
 
     @classmethod
     def regular(

@@ -128,7 +128,7 @@ class LocalSGD:
         return way
 
     def _try_together(self, models: Tensor) -> None:
-        two = torch.arange(2)
+        two = torch.arange(2, device="cpu")
         x, y = self._clean.take(torch.zeros_like(two), (two % self._clean.counts[0]).repeat(2, 1))
         descent = Descent(self._training, self.loss, self.lr, self.momentum, models, models.clone())
         descent.together(Batch(two.to(models.device), x, y))
@@ -252,7 +252,7 @@ class LocalSGD:
                 descent.alone(batch, None if seeds is None else seeds[int(batch.rows)])
 
         with self._training.own_generators(enabled=self._random):
-            everybody, positions = torch.arange(examples.n), self._positions(examples, t, step)
+            everybody, positions = torch.arange(examples.n, device="cpu"), self._positions(examples, t, step)
             for_each_batch(train, examples, positions, everybody, way=self.way, d=self._training.d)
 
     def _next_velocity(self, like: Tensor) -> Tensor | None:
@@ -268,8 +268,8 @@ class LocalSGD:
         return draw_positions(examples.counts, self.batch_size, stream(self.seed, "batch", t, step))
 
     def _seeds(self, t: int, step: int) -> list[int]:
-        drawn = torch.randint(2**62, (self._clean.n,), generator=stream(self.seed, "model", t, step))
-        return drawn.tolist()
+        generator = stream(self.seed, "model", t, step)
+        return torch.randint(2**62, (self._clean.n,), generator=generator, device="cpu").tolist()
 
 
 def _check_options(lr: float, batch_size: int, steps: int, reduction: str | None, momentum: float, way: str) -> None:

@@ -82,7 +82,7 @@ def celeba(
     provided = [_provide(as_path(root), names, download, progress) for names in FILES]
     labels, identities = _labels(provided[0], label), _identities(provided[1])
     names, owners = _clients(identities, least, limit, generator)
-    y = torch.tensor(_labels_of(names, labels, provided))
+    y = torch.tensor(_labels_of(names, labels, provided), device="cpu")
     train, test = hold_out(owners, lambda images: images - max(1, int((1 - share) * images)), generator)
     with opened(provided[2], IMAGES) as folder:
         _check_complete(folder, names)
@@ -145,12 +145,13 @@ def _clients(
     identities: dict[str, int], least: int, limit: int | None, generator: torch.Generator
 ) -> tuple[list[str], Tensor]:
     """The images to use, and who of the clients owns each."""
-    found, celebrity, images = torch.tensor([*identities.values()]).unique(return_inverse=True, return_counts=True)
+    who = torch.tensor([*identities.values()], device="cpu")
+    found, celebrity, images = who.unique(return_inverse=True, return_counts=True)
     chosen = images >= least
     if not chosen.any():
         raise ValueError(f"least must be at most {int(images.max())}, what a celebrity has here, found {least}")
     if limit is not None:
-        order = torch.randperm(len(found), generator=generator)
+        order = torch.randperm(len(found), generator=generator, device="cpu")
         order = order[chosen[order]]
         total = images[order].cumsum(0)
         if total[0] > limit:
@@ -179,7 +180,7 @@ def _check_complete(folder: Place, names: Sequence[str]) -> None:
 
 def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress: bool) -> Tensor:
     need("PIL.Image")
-    images = torch.empty(len(names), 1 if gray else 3, size, size, dtype=torch.float32)
+    images = torch.empty(len(names), 1 if gray else 3, size, size, dtype=torch.float32, device="cpu")
 
     def fill(start: int) -> int:
         rows = range(start, min(start + BATCH, len(names)))

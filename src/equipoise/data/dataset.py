@@ -74,10 +74,10 @@ def hold_out(groups: Tensor, held: Callable[[int], int], generator: torch.Genera
     (3, 3, [0, 1, 2, 3, 4, 5])
     """
     sizes = groups.bincount()
-    shuffled = torch.randperm(len(groups), generator=generator)
+    shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
     grouped = shuffled[groups[shuffled].argsort(stable=True)]
-    position = torch.arange(len(groups)) - (sizes.cumsum(0) - sizes)[groups[grouped]]
-    is_test = position < torch.tensor([held(size) for size in sizes.tolist()])[groups[grouped]]
+    position = torch.arange(len(groups), device="cpu") - (sizes.cumsum(0) - sizes)[groups[grouped]]
+    is_test = position < torch.tensor([held(size) for size in sizes.tolist()], device="cpu")[groups[grouped]]
     if not is_test.any():
         raise ValueError(f"test_share must be larger, found no test example in groups of at most {int(sizes.max())}")
     return grouped[~is_test].sort().values, grouped[is_test].sort().values

@@ -16,17 +16,17 @@ TooLittle: TypeAlias = Literal["error", "top_up"]
 
 def places_of_each(classes: int, places: int) -> Tensor:
     """How many places each class has, if place s is for class ``s % classes``."""
-    return (torch.arange(places) % classes).bincount(minlength=classes)
+    return (torch.arange(places, device="cpu") % classes).bincount(minlength=classes)
 
 
 def random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
     """The place of every example, from 0, among the examples of its group in random order."""
-    shuffled = torch.randperm(len(groups), generator=generator)
+    shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
     together = shuffled[groups[shuffled].argsort(stable=True)]
     sizes = groups.bincount()
     starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     ranks = torch.empty_like(groups)
-    ranks[together] = torch.arange(len(groups)) - starts
+    ranks[together] = torch.arange(len(groups), device="cpu") - starts
     return ranks
 
 
@@ -55,9 +55,9 @@ def _topped_up(clients: Tensor, n: int, least: int, generator: torch.Generator) 
     lacking = (least - sizes).clamp(min=0)
     given = _given_by_the_largest(sizes, int(lacking.sum()))
     moved = random_ranks(clients, generator) < given[clients]
-    takers = torch.arange(n).repeat_interleave(lacking)
+    takers = torch.arange(n, device="cpu").repeat_interleave(lacking)
     topped_up = clients.clone()
-    topped_up[moved] = takers[torch.randperm(len(takers), generator=generator)]
+    topped_up[moved] = takers[torch.randperm(len(takers), generator=generator, device="cpu")]
     return topped_up
 
 

@@ -39,7 +39,7 @@ def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_li
     """
     check_count("n", n, 1)
     generator = stream(seed, "iid")
-    clients = torch.randperm(len(answers_of(data)), generator=generator) % n
+    clients = torch.randperm(len(answers_of(data)), generator=generator, device="cpu") % n
     return parts_of(clients, n, least, too_little, generator)
 
 
@@ -81,13 +81,14 @@ def by_group(
     check_count("n", n, 1)
     check_probability("p", p)
     generator = stream(seed, "by_group")
-    other = torch.randint(1, max(classes, 2), labels.shape, generator=generator)
-    home = torch.rand(labels.shape, dtype=torch.float64, generator=generator) < p
+    other = torch.randint(1, max(classes, 2), labels.shape, generator=generator, device="cpu")
+    home = torch.rand(labels.shape, generator=generator, dtype=torch.float64, device="cpu") < p
     groups = torch.where(home, labels, (labels + other) % classes)
     members = places_of_each(classes, n).clamp(min=1)
     turn = random_ranks(groups, generator) % members[groups]
     clients = (groups + turn * classes) % n
-    return parts_of(torch.randperm(n, generator=generator)[clients], n, least, too_little, generator)
+    renumbered = torch.randperm(n, generator=generator, device="cpu")
+    return parts_of(renumbered[clients], n, least, too_little, generator)
 
 
 def by_classes(
@@ -181,12 +182,12 @@ def dirichlet(
         raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration}")
     generator = stream(seed, "dirichlet")
     # Torch has no Dirichlet distribution that takes a generator; numpy's is right for tiny concentrations, too.
-    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device="cpu")))
     shares = torch.from_numpy(rng.dirichlet(np.full(n, float(concentration)), classes))
     # An example's place in its class, between 0 and 1, falls into the share of one client. All classes are looked up at
     # once: the shares of class y are laid out from y to y + 1.
     place = (random_ranks(labels, generator).double() + 0.5) / labels.bincount()[labels]
-    ends = shares.cumsum(1) + torch.arange(classes)[:, None]
+    ends = shares.cumsum(1) + torch.arange(classes, device="cpu")[:, None]
     clients = torch.searchsorted(ends.flatten(), labels + place, right=True) - labels * n
     return parts_of(clients, n, least, too_little, generator)
 
@@ -227,5 +228,7 @@ def by_client(
             f"n must be at most the number of owners, {count}, found {n}; others, such as iid, can make more"
         )
     generator = stream(seed, "by_client")
-    renumbered = torch.arange(n) if n == count else torch.randperm(count, generator=generator) % n
+    renumbered = torch.arange(n, device="cpu")
+    if n < count:
+        renumbered = torch.randperm(count, generator=generator, device="cpu") % n
     return parts_of(renumbered[owners], n, least, too_little, generator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from equipoise.arguments import check_count
 from equipoise.data.dataset import Dataset
@@ -47,7 +48,10 @@ def synthetic_regression(
         if not (math.isfinite(deviation) and deviation >= 0):
             raise ValueError(f"{name} must be a finite number >= 0, found {deviation}")
     generator = stream(seed, "synthetic_regression")
-    weights = weight_std * torch.randn(features, generator=generator, dtype=torch.float32)
-    x = torch.randn(n_train + n_test, features, generator=generator, dtype=torch.float32)
-    y = x @ weights + noise * torch.randn(n_train + n_test, generator=generator, dtype=torch.float32)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
+
+    weights, x = weight_std * normal(features), normal(n_train + n_test, features)
+    y = x @ weights + noise * normal(n_train + n_test)
     return Dataset(x[:n_train], y[:n_train], x[n_train:], y[n_train:], name="synthetic")

@@ -52,7 +52,8 @@ class PerClient(Rule):
         """
         if not len(rules):
             raise ValueError("rules must be at least one to draw from, found none")
-        return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator).tolist())
+        device = "cpu" if generator is None else generator.device
+        return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator, device=device).tolist())
 
     def aggregate(
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **inputs: Any

@@ -60,7 +60,7 @@ class Examples:
             raise ValueError("clients must hold the examples (x, y) of at least one client, found none")
         for i, pair in enumerate(pairs):
             _check_pair(pair, pairs[0], f"clients[{i}]")
-        counts = torch.tensor([len(y) for _, y in pairs])
+        counts = torch.tensor([len(y) for _, y in pairs], device="cpu")
         x, y = (torch.cat([pair[i].detach() for pair in pairs]).to(device) for i in (0, 1))
         return cls(x, y, counts.cumsum(0) - counts, counts)
 
@@ -89,8 +89,8 @@ class Examples:
             _check_pair(pair, like, f"poisoned examples of client {client}")
         instead = Examples.of(others.values(), device=self.x.device)
         instead = instead.with_channels_last() if self.channels_last else instead
-        clients = torch.tensor(list(others))
-        place = torch.full((self.n,), -1).index_copy(0, clients, torch.arange(len(clients)))
+        clients = torch.tensor(list(others), device="cpu")
+        place = torch.full((self.n,), -1, device="cpu").index_copy(0, clients, torch.arange(len(others), device="cpu"))
         return replace(self, counts=self.counts.index_copy(0, clients, instead.counts), instead=instead, place=place)
 
     def take(self, clients: Tensor, positions: Tensor) -> Pair:
@@ -132,8 +132,8 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     (torch.Size([3, 3]), tensor([0, 1, 2]))
     """
     if size >= counts.max():
-        return torch.arange(int(counts.max())).expand(len(counts), -1)
-    uniform = torch.rand(size, len(counts), dtype=torch.float64, generator=generator).numpy()
+        return torch.arange(int(counts.max()), device="cpu").expand(len(counts), -1)
+    uniform = torch.rand(size, len(counts), generator=generator, dtype=torch.float64, device="cpu").numpy()
     available = np.maximum(counts.numpy(), size)
     drawn = np.empty((size, len(counts)), dtype=np.int64)
     for i in range(size):
