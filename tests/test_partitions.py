@@ -412,6 +412,25 @@ def test_many_classes_and_a_large_one_do_not_run_into_each_other():
     assert table(labels, parts, 3000)[-1].sub(200001 // 3).abs().max() <= 20
 
 
+@pytest.mark.parametrize(("n", "concentration"), [(7, 1e2), (20, 1e6), (30, 1.0)])
+def test_nobody_gains_by_rounding_in_small_classes(n: int, concentration: float):
+    labels, seeds = torch.arange(100) % 10, 400
+    found = torch.tensor([sizes(dirichlet(labels, n, concentration, seed=seed, least=0)) for seed in range(seeds)])
+    error = found.double().std(0) / math.sqrt(seeds)
+    assert ((found.double().mean(0) - 100 / n).abs() <= 4 * error + 1e-9).all()
+
+
+def test_rounding_evens_out_over_the_classes():
+    labels = torch.arange(100) % 10
+    assert all(set(sizes(dirichlet(labels, 20, 1e9, seed=seed))) == {5} for seed in range(20))
+
+
+def test_a_share_of_a_class_is_rounded_up_or_down():
+    labels = torch.arange(50) % 5
+    counts = torch.cat([table(labels, dirichlet(labels, 4, 1e9, seed=seed), 5) for seed in range(50)])
+    assert counts.unique().tolist() == [2, 3]
+
+
 def test_classes_are_divided_independently():
     labels = torch.arange(200000) % 400
     shares = table(labels, dirichlet(labels, 4, least=0), 400) / 500

@@ -154,8 +154,9 @@ def dirichlet(
 
     .. math:: (q_{y1}, \ldots, q_{yn}) \sim \mathrm{Dirichlet}(\mathrm{concentration}, \ldots, \mathrm{concentration})
 
-    for each class y, of whose examples client k gets the fraction :math:`q_{yk}`, up to rounding. The larger the
-    concentration, the more even; the smaller, the fewer clients share a class, and the more are left with too little.
+    for each class y, of whose examples client k gets the fraction :math:`q_{yk}`, rounded up or down at random so that
+    nobody gains by it. The larger the concentration, the more even; the smaller, the fewer clients share a class, and
+    the more are left with too little.
 
     Yurochkin et al., *Bayesian Nonparametric Federated Learning of Neural Networks*, ICML 2019. Hsu et al., *Measuring
     the Effects of Non-Identical Data Distribution for Federated Visual Classification*, 2019, draw proportions of
@@ -186,10 +187,19 @@ def dirichlet(
     shares = torch.from_numpy(rng.dirichlet(np.full(n, float(concentration)), classes))
     # An example's place in its class, between 0 and 1, falls into the share of one client. All classes are looked up at
     # once: the shares of class y are laid out from y to y + 1.
-    place = (random_ranks(labels, generator).double() + 0.5) / labels.bincount()[labels]
+    place = (random_ranks(labels, generator) + _beginnings(classes, generator)[labels]) / labels.bincount()[labels]
     ends = shares.cumsum(1) + torch.arange(classes, device="cpu")[:, None]
     clients = torch.searchsorted(ends.flatten(), labels + place, right=True) - labels * n
-    return parts_of(clients, n, least, too_little, generator)
+    return parts_of(clients.clamp(0, n - 1), n, least, too_little, generator)  # the ends of a class are rounded, too
+
+
+def _beginnings(classes: int, generator: torch.Generator) -> Tensor:
+    """(classes,) uniform numbers in [0, 1), spread evenly, in random order: where the examples of each class begin.
+
+    If all began at 1/2, the same clients would gain by rounding in every class.
+    """
+    order = torch.randperm(classes, generator=generator, device="cpu")
+    return (order + torch.rand((), generator=generator, dtype=torch.float64, device="cpu")) / classes
 
 
 def by_client(
