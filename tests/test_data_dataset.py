@@ -33,6 +33,11 @@ def test_split_gives_every_client_its_examples():
     assert [y.tolist() for _, y in clients] == [[1, 0], [1], []]
 
 
+def test_parts_may_come_one_by_one():
+    clients = dataset().split(torch.tensor([i]) for i in (3, 0))
+    assert [y.tolist() for _, y in clients] == [[1], [0]]
+
+
 def test_parts_are_copies():
     data = dataset()
     data.split([torch.arange(4)])[0][0].zero_()

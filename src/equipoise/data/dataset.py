@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -55,11 +55,12 @@ class Dataset:
         if self.owners is not None:
             _check_owners(self.owners, len(self.x))
 
-    def split(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def split(self, parts: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """The training examples of every client, as (x, y), from the indices of its examples.
 
         The `partitions <equipoise.data.iid>` of this package use every example exactly once; your own need not.
         """
+        parts = list(parts)
         for i, part in enumerate(parts):
             _check_part(f"parts[{i}]", part, len(self.x))
         return [(self.x[part], self.y[part]) for part in parts]
