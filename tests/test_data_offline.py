@@ -60,6 +60,8 @@ def test_the_seed_decides_and_global_randomness_stays_as_it_is():
         ({"n_test": 2.5}, "n_test must be an integer at least 1, found 2.5"),
         ({"features": 0}, "features must be an integer at least 1, found 0"),
         ({"noise": -1}, "noise must be a finite number >= 0, found -1"),
+        ({"noise": "a"}, "noise must be a finite number >= 0, found 'a'"),
+        ({"weight_std": None}, "weight_std must be a finite number >= 0, found None"),
         ({"weight_std": math.nan}, "weight_std must be a finite number >= 0, found nan"),
         ({"seed": -1}, "seed must be an integer >= 0, found -1"),
     ],

@@ -696,6 +696,8 @@ def test_per_client_says_what_it_cannot_do() -> None:
         eq.PerClient([eq.Median])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="rules must be at least one to draw from, found none"):
         eq.PerClient.drawn([], 3)
+    with pytest.raises(ValueError, match=r"generator must be a torch.Generator, found int"):
+        eq.PerClient.drawn([eq.Median()], 3, 5)  # type: ignore[arg-type]
 
 
 def test_numbers_that_are_none() -> None:

@@ -308,6 +308,7 @@ def test_dtype_is_kept(same: bool):
         (lambda: logistic_regression(0, 2), "features must be an integer at least 1, found 0"),
         (lambda: logistic_regression(2, 0), "classes must be an integer at least 1, found 0"),
         (lambda: initial_models(seeded, 0), "n must be an integer at least 1, found 0"),
+        (lambda: initial_models(3, 2), "make must be a function from a seed to a torch.nn.Module, found int"),  # type: ignore[arg-type]
         (lambda: initial_models(lambda seed: 3, 2), "make must return a torch.nn.Module, found int"),  # type: ignore[arg-type, return-value]
         (
             lambda: initial_models(lambda seed: nn.Linear(1 + seed % 5, 1), 20, same=False),

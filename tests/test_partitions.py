@@ -518,6 +518,8 @@ def test_bad_options(partition: Partition, options: dict[str, Any], message: str
         (lambda: dirichlet(LABELS, 4, 0.0), "concentration must be above 0 and at most 1e100, found 0.0"),
         (lambda: dirichlet(LABELS, 4, math.inf), "concentration must be above 0 and at most 1e100, found inf"),
         (lambda: dirichlet(LABELS, 4, math.nan), "concentration must be above 0 and at most 1e100, found nan"),
+        (lambda: dirichlet(LABELS, 4, "x"), "concentration must be above 0 and at most 1e100, found 'x'"),
+        (lambda: dirichlet(LABELS, 4, None), "concentration must be above 0 and at most 1e100, found None"),
         (lambda: by_client(LABELS, 5), "n must be at most the number of owners, 4, found 5; others, such as iid"),
         (lambda: by_client(LABELS + 1), "data must number the owners from 0 without gaps, found no example of 0"),
         (lambda: by_client(LABELS - 1), "data must have owners from 0, found -1"),

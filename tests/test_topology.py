@@ -575,6 +575,7 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         (lambda: RING.neighbors(3), "i must be an integer from 0 to 2, found 3"),
         (lambda: RING.neighbors(-1), "i must be an integer from 0 to 2, found -1"),
         (lambda: RING.drop(1.2), "p must be from 0 to 1, found 1.2"),
+        (lambda: RING.drop(0.2, 3), "generator must be a torch.Generator, found int"),
         (lambda: RING.femb([5]), "malicious must be from 0 to 2, found 5"),
         (lambda: RING.is_connected([1, 1]), "malicious must name every client once, found client 1 more than once"),
         (

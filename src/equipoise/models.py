@@ -204,6 +204,8 @@ def _xavier(module: nn.Sequential, magnitude: float, generator: torch.Generator)
 
 
 def _made(make: Callable[[int], nn.Module], seed: int) -> Tensor:
+    if not callable(make):
+        raise ValueError(f"make must be a function from a seed to a torch.nn.Module, found {describe(make)}")
     with _torch_draws_from(stream(seed, "make")):
         module = make(seed)
     if not isinstance(module, nn.Module):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count, check_probability
+from equipoise.arguments import check_count, check_probability, describe
 
 
 def stream(seed: int, *key: int | str) -> torch.Generator:
@@ -29,6 +29,20 @@ def stream(seed: int, *key: int | str) -> torch.Generator:
     words = [int(seed), *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
     state = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return torch.Generator("cpu").manual_seed(int(state[0] >> np.uint64(1)))
+
+
+def device_of(generator: torch.Generator | None, default: torch.device | str = "cpu") -> torch.device:
+    """Where a generator draws; torch's global one, if there is none, draws on the default.
+
+    >>> from equipoise.randomness import device_of
+    >>> device_of(torch.Generator())
+    device(type='cpu')
+    """
+    if generator is None:
+        return torch.device(default)
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator must be a torch.Generator, found {describe(generator)}")
+    return generator.device
 
 
 def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:

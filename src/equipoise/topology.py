@@ -15,6 +15,7 @@ from equipoise.arguments import Clients, as_mask, check_count, check_probability
 from equipoise.edges import by_receiver, check_senders, from_matrix, from_networkx, from_pairs
 from equipoise.inbox import Inbox
 from equipoise.lies import Lies, as_lies
+from equipoise.randomness import device_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -283,7 +284,7 @@ class Topology:
         tensor([0, 0, 0, 0, 0])
         """
         check_probability("p", p)
-        device = self.senders.device if generator is None else generator.device
+        device = device_of(generator, self.senders.device)
         luck = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
         alive = (luck >= p).to(self.senders.device)
         receivers, senders = self._ends()

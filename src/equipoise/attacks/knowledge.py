@@ -15,7 +15,7 @@ from equipoise.arguments import Clients, as_mask, describe, is_floating
 from equipoise.attacks.roster import Roster
 from equipoise.kernels.blocks import block, compute_dtype
 from equipoise.kernels.gram import central_rows
-from equipoise.randomness import uniform
+from equipoise.randomness import device_of, uniform
 from equipoise.showing import as_call
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs
@@ -175,4 +175,4 @@ class Knowledge:
 
     @property
     def _source(self) -> torch.device:
-        return self.models.device if self.generator is None else self.generator.device
+        return device_of(self.generator, self.models.device)

@@ -11,6 +11,7 @@ enough to have ``least``, whatever their labels.
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 import torch
@@ -179,8 +180,8 @@ def dirichlet(
     """
     labels, classes = labels_of(data, "dirichlet")
     check_count("n", n, 1)
-    if not 0 < concentration <= 1e100:
-        raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration}")
+    if not isinstance(concentration, Real) or not 0 < concentration <= 1e100:
+        raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration!r}")
     generator = stream(seed, "dirichlet")
     # Torch has no Dirichlet distribution that takes a generator; numpy's is right for tiny concentrations, too.
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device="cpu")))

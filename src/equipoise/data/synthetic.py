@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ def synthetic_regression(
     for name, count in (("n_train", n_train), ("n_test", n_test), ("features", features)):
         check_count(name, count, 1)
     for name, deviation in (("noise", noise), ("weight_std", weight_std)):
-        if not (math.isfinite(deviation) and deviation >= 0):
-            raise ValueError(f"{name} must be a finite number >= 0, found {deviation}")
+        if not isinstance(deviation, Real) or not 0 <= deviation < math.inf:
+            raise ValueError(f"{name} must be a finite number >= 0, found {deviation!r}")
     generator = stream(seed, "synthetic_regression")
 
     def normal(*shape: int) -> Tensor:

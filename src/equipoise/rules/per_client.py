@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import chunks
+from equipoise.randomness import device_of
 from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.types import Aggregated, Aggregator
 
@@ -52,8 +53,8 @@ class PerClient(Rule):
         """
         if not len(rules):
             raise ValueError("rules must be at least one to draw from, found none")
-        device = "cpu" if generator is None else generator.device
-        return cls(rules[i] for i in torch.randint(len(rules), (n,), generator=generator, device=device).tolist())
+        drawn = torch.randint(len(rules), (n,), generator=generator, device=device_of(generator))
+        return cls(rules[i] for i in drawn.tolist())
 
     def aggregate(
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **inputs: Any
