@@ -122,6 +122,18 @@ def test_from_networkx_numbers_nodes_in_sorted_order():
     assert edge_list(Topology.from_networkx(graph)) == [(1, 1), (2, 0)]
 
 
+def test_from_networkx_numbers_nodes_as_asked():
+    path = [f"c{i}" for i in range(12)]
+    graph = nx.path_graph(path, create_using=nx.DiGraph)
+    expected = [(i, i + 1) for i in range(11)]
+    assert edge_list(Topology.from_networkx(graph, nodes=graph.nodes)) == expected
+    assert edge_list(Topology.from_networkx(graph, nodes=path[::-1])) == sorted((11 - a, 11 - b) for a, b in expected)
+    assert edge_list(Topology.from_networkx(graph)) != expected
+    mixed = nx.DiGraph([(2, "a"), ("a", 0)])  # cannot be sorted, and some names are those of clients
+    assert edge_list(Topology.from_networkx(mixed, nodes=iter([2, 0, "a"]))) == [(0, 2), (2, 1)]
+    assert list(mixed) == [2, "a", 0]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_ring_and_complete(n: int):
     assert edge_list(Topology.ring(n)) == both_ways([(i, (i + 1) % n) for i in range(n) if n > 1])
@@ -554,6 +566,15 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
             lambda: Topology.from_networkx(nx.Graph([(0, "a")])),
             "graph must have nodes that can be sorted, found [0, 'a']",
         ),
+        (
+            lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0]),
+            "nodes must hold every node of the graph once, found no 1",
+        ),
+        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, 1, 0]), "once, found 0 more than once"),
+        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, "1"]), "once, found '1' that is not in it"),
+        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, [1]]), "once, found [1] that is not in it"),
+        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=2), "every node of the graph once, found int"),
+        (lambda: Topology.from_networkx([(0, 1)], nodes=[0, 1]), "graph must be a Graph or a DiGraph, found list"),
         (lambda: Topology.from_networkx(nx.Graph()), "n must be an integer at least 1, found 0"),
         (lambda: Topology.from_edges(0, []), "n must be an integer at least 1, found 0"),
         (lambda: Topology.from_edges(3, [(0, 3)]), "edges must join clients 0 to 2, found 0 to 3"),
