@@ -317,6 +317,7 @@ def forge_without_previous() -> object:
         (lambda: LabelFlip({3: 5}, 1.0), "mapping or offset must be given, one of the two, found both"),
         (lambda: LabelFlip({}, 0.0), "mapping or offset must be given, one of the two, found both"),
         (lambda: LabelFlip(offset=math.inf), "offset must be a finite number, found inf"),
+        (lambda: LabelFlip(offset="a"), "offset must be a finite number, found 'a'"),
         (
             lambda: LabelFlip({3: 5.0}),
             "mapping must be from integer labels to integer labels, found {3: 5.0}",

@@ -198,6 +198,8 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
         (lambda: PixelPattern(((0, 1, 2),)), PIXELS + "((0, 1, 2),)"),
         (lambda: PixelPattern(value=math.nan), "value must be a finite number, found nan"),
         (lambda: EveryNth(value=math.inf), "value must be a finite number, found inf"),
+        (lambda: PixelPattern(value="a"), "value must be a finite number, found 'a'"),
+        (lambda: EveryNth(2, "x"), "value must be a finite number, found 'x'"),
         (lambda: EveryNth(0), "n must be an integer at least 1, found 0"),
         (lambda: EveryNth(2.0), "n must be an integer at least 1, found 2.0"),
         (lambda: Chain(()), "triggers must be one or more Trigger, found ()"),

@@ -84,6 +84,8 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.rule is not None:
+            _plain(self.rule)
         if self.centre == "own" and self.scope == "global":
             raise ValueError("scope must be 'receiver' for centre='own', found 'global'")
         if not (self.start > 0 and self.tolerance > 0):
@@ -236,8 +238,9 @@ def _per_unit(mean: Tensor, direction: Tensor) -> Tensor:
 
 
 def _plain(rule: object) -> Aggregator:
-    if not isinstance(rule, Aggregator):
-        found = "None" if rule is None else type(rule).__name__
+    if isinstance(rule, type) or not isinstance(rule, Aggregator):
+        named = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
+        found = "None" if rule is None else named
         raise ValueError(
             f"rule must be a rule that talks once a round, given to Adaptive or to Knowledge, found {found}; "
             "for LEARN give TrimmedMean, its last step"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
 from equipoise.arguments import check_count
 from equipoise.attacks.knowledge import Knowledge
+from equipoise.attacks.options import is_finite
 from equipoise.lies import Lies
 
 
@@ -41,8 +43,8 @@ class NonFinite:
     value: float = math.nan
 
     def __post_init__(self) -> None:
-        if math.isfinite(self.value):
-            raise ValueError(f"value must be NaN or infinite, found {self.value}")
+        if not isinstance(self.value, Real) or is_finite(self.value):
+            raise ValueError(f"value must be NaN or infinite, found {self.value!r}")
 
     def forge(self, known: Knowledge) -> Lies | None:
         """One row for everybody."""

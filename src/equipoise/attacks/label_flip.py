@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise.arguments import check_count, describe
+from equipoise.attacks.options import is_finite
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -48,8 +49,8 @@ class LabelFlip:
         if (self.mapping is None) == (self.offset is None):
             found = "neither" if self.mapping is None else "both"
             raise ValueError(f"mapping or offset must be given, one of the two, found {found}")
-        if self.offset is not None and not math.isfinite(self.offset):
-            raise ValueError(f"offset must be a finite number, found {self.offset}")
+        if self.offset is not None and not is_finite(self.offset):
+            raise ValueError(f"offset must be a finite number, found {self.offset!r}")
         if self.mapping is not None:
             object.__setattr__(self, "mapping", _as_pairs(self.mapping))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise.arguments import check_count, describe
 from equipoise.attacks.label_flip import check_fits, check_integers
+from equipoise.attacks.options import is_finite
 
 BADNETS = ((26, 26), (26, 24), (25, 25), (24, 26))
 """(row, column) of four pixels in the lower right corner of a 28 x 28 image."""
@@ -177,8 +178,8 @@ def _check_features(x: Tensor, expected: str, least: int, most: float = math.inf
 
 
 def _check_value(value: float) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"value must be a finite number, found {value}")
+    if not is_finite(value):
+        raise ValueError(f"value must be a finite number, found {value!r}")
 
 
 def _as_pixels(pixels: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
