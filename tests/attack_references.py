@@ -484,8 +484,9 @@ def sign_flip(world: World, victim: int, **options: Any) -> Lie:
 
 
 def mimic(world: World, victim: int, *, target: int | None = None, **_: Any) -> Lie:
-    """2.10 Mimic: everybody malicious copies one benign client, the first unless told which."""
-    return decided(world.models[world.benign[0] if target is None else target])
+    """2.10 Mimic: everybody malicious copies one benign client, the first that is finite unless told which."""
+    finite = [j for j in world.benign if np.isfinite(world.models[j]).all()]
+    return decided(world.models[finite[0] if target is None else target])
 
 
 def zero(world: World, victim: int, **_: Any) -> Lie:

@@ -607,6 +607,20 @@ def test_one_broken_victim_does_not_spoil_the_lies_to_others(attack: Any) -> Non
         assert receiver == 2 or row.isfinite().all(), receiver
 
 
+@pytest.mark.parametrize("broken", [[1], [1, 2], [2, 5], [1, 2, 4]], ids=str)
+def test_mimic_repeats_somebody_who_has_a_model(broken: list[int]) -> None:
+    known = knowledge(complete(7), 4, torch.float32, [0, 3])
+    models = known.models.index_fill(0, torch.tensor(broken), torch.inf)
+    assert_agrees(attacks.Mimic(), dataclasses.replace(known, models=models))
+    alive = next(i for i in (1, 2, 4, 5, 6) if i not in broken)
+    assert torch.equal(told(dataclasses.replace(known, models=models), attacks.Mimic())[0, 6], known.models[alive])
+
+
+def test_mimic_says_nothing_where_nobody_has_a_model() -> None:
+    models = torch.full((3, 4), torch.nan).index_fill(0, torch.tensor(1), 1.0)
+    assert attacks.Mimic().forge(Knowledge(models, eq.Topology.complete(3), [1])) is None
+
+
 @pytest.mark.parametrize("attack", [attacks.TrimAttack(random=False), attacks.KrumAttack(noise=0.0)], ids=repr)
 def test_a_malicious_client_without_a_model_is_not_in_the_crowd(attack: Any) -> None:
     known = knowledge(complete(6), 4, torch.float32, [0, 1])

@@ -58,7 +58,7 @@ class Mimic:
     Karimireddy et al., *Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing*, ICLR 2022.
 
     Args:
-        target: the client that is repeated; the benign client of the lowest id if not given.
+        target: the client that is repeated; the benign client of the lowest id whose model is finite, if not given.
 
     >>> known = eq.attacks.Knowledge(torch.eye(3), eq.Topology.complete(3), malicious=[0])
     >>> eq.attacks.Mimic().forge(known).rows
@@ -74,9 +74,9 @@ class Mimic:
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
         """One row for everybody."""
-        if not len(known.victims):
+        if known.is_hopeless:
             return None
-        target = int((~known.liars).nonzero()[0]) if self.target is None else self.target
+        target = int(known.sane.nonzero()[0]) if self.target is None else self.target
         if not 0 <= target < len(known.models) or known.liars[target]:
             raise ValueError(f"target must be a benign client from 0 to {len(known.models) - 1}, found {target}")
         return Lies.to_all(known.models[target].clone())
