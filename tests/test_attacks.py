@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
@@ -554,6 +556,23 @@ def test_only_some_follow(attack: Any) -> None:
         assert torch.allclose(found, expected, rtol=1e-12), f"{sender} -> {victim}"
 
 
+@pytest.mark.parametrize("kind", [list, set, iter, torch.tensor, np.array], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("masked", [False, True], ids=["ids", "mask"])
+@settings(max_examples=20)
+@given(clients=st.lists(st.integers(0, 6), unique=True))
+def test_only_takes_clients_of_any_kind(kind: Any, masked: bool, clients: list[int]) -> None:
+    """Masks and ids, as everywhere; who is named is poisoned, and nobody else, and equal attacks are equal."""
+    if masked and kind is set:
+        return
+    flip, known = attacks.LabelFlip({3: 5}), knowledge(complete(7), 2, torch.float32, [0, 3, 6])
+    attack = attacks.Only(flip, kind([i in clients for i in range(7)] if masked else clients))
+    assert attack == attacks.Only(flip, clients=tuple(clients))
+    assert hash(attack) == hash(attacks.Only(flip, clients=tuple(clients)))
+    assert [i for i in range(7) if attacks.poisoners(attack, i)] == sorted(clients)
+    lies = dataclasses.replace(attack, attack=attacks.Zero()).forge(known)
+    assert ([] if lies is None else lies.senders.unique().tolist()) == sorted({0, 3, 6} & set(clients))
+
+
 def test_only_benign_clients_change_nothing() -> None:
     """Who is not malicious follows no attack."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
@@ -833,6 +852,19 @@ def test_mimic_needs_a_benign_client() -> None:
         (lambda: attacks.Window(attacks.Zero(), "a", 2), "start must be an integer at least 0, found 'a'"),
         (lambda: attacks.Window("x", 0, 1), "attack must have a method forge or a method poison, found str"),
         (lambda: attacks.Only(attacks.Zero, (1,)), "attack must have a method forge or a method poison, found "),
+        (
+            lambda: attacks.Only(attacks.Zero(), 3),
+            r"clients must be a bool mask of shape \(n,\) or client ids, found 3",
+        ),
+        (
+            lambda: attacks.Only(attacks.Zero(), [0.5]),
+            r"clients must be a bool mask of shape \(n,\) or client ids, found float64 \(1,\)",
+        ),
+        (lambda: attacks.Only(attacks.Zero(), [-1]), "clients must be at least 0, found -1"),
+        (
+            lambda: attacks.Only(attacks.Zero(), (2, 2)),
+            "clients must name every client once, found client 2 more than once",
+        ),
         (lambda: attacks.OnModels(3), "attack must have a method forge or a method poison, found int"),
         (lambda: attacks.Together(attacks.Zero(), 3), "attack must have a method forge or a method poison, found int"),
     ],

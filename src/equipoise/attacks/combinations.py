@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.arguments import as_mask, check_count, describe
+from equipoise.arguments import Clients, as_mask, as_tensor, check_count, check_range, describe
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.lies import Lies
 from equipoise.types import Attack, DataAttack, MessageAttack
@@ -60,16 +60,21 @@ class Window:
 class Only:
     """An attack that only some of the malicious clients follow; the others train on their data and tell the truth.
 
+    Args:
+        attack: what they do.
+        clients: bool mask (n,) or client ids; kept as ids, ascending.
+
     >>> known = eq.attacks.Knowledge(torch.ones(4, 1), eq.Topology.complete(4), malicious=[2, 3])
     >>> eq.attacks.Only(eq.attacks.Zero(), clients=(3,)).forge(known).senders.unique()
     tensor([3])
     """
 
     attack: Attack
-    clients: tuple[int, ...]
+    clients: Clients
 
     def __post_init__(self) -> None:
         _check_attacks(self.attack)
+        object.__setattr__(self, "clients", _as_ids(self.clients))
 
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
         """Those of the attack, on its clients."""
@@ -161,6 +166,21 @@ def _check_attacks(*attacks: object) -> None:
     for attack in attacks:
         if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+
+
+def _as_ids(clients: Clients) -> tuple[int, ...]:
+    """The ids of clients, ascending: unlike a mask or a tensor they can be compared and hashed."""
+    expected = "clients must be a bool mask of shape (n,) or client ids"
+    chosen = as_tensor(clients, expected)
+    if chosen.dim() != 1 or (chosen.is_floating_point() and chosen.numel()):
+        raise ValueError(f"{expected}, found {describe(chosen)}")
+    if chosen.dtype == torch.bool:
+        return tuple(chosen.nonzero().flatten().tolist())
+    ids, times = chosen.long().unique(return_counts=True)
+    check_range("clients", ids, 0, None)
+    if len(ids) < len(chosen):
+        raise ValueError(f"clients must name every client once, found client {ids[times > 1][0]} more than once")
+    return tuple(ids.tolist())
 
 
 def _edges_of_liars(known: Knowledge) -> Tensor:
