@@ -546,6 +546,40 @@ def test_window(t: int, active: bool) -> None:
         assert torch.equal(found, torch.zeros(3) if active else known.models[sender])
 
 
+FLIP = attacks.LabelFlip({3: 5})
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        attacks.Only(FLIP, (0,)),
+        attacks.Together(attacks.Zero(), FLIP),
+        attacks.OnModels(attacks.Window(FLIP, 0, 5)),
+        attacks.Window(attacks.Together(FLIP), 0, 5),
+    ],
+    ids=repr,
+)
+def test_a_window_does_not_take_the_data_of_a_combination_for_clean(attack: Any) -> None:
+    text = r"attack must have a method poison, found \w+, .* poisoners\(attack, client, t\)"
+    with pytest.raises(ValueError, match=text):
+        attacks.Window(attack, 0, 5).poison(torch.zeros(2, 1), torch.tensor([3, 3]))
+
+
+@pytest.mark.parametrize(
+    ("attack", "flips"),
+    [
+        (FLIP, True),
+        (attacks.Window(FLIP, 0, 1), True),
+        (attacks.Zero(), False),
+        (attacks.Together(attacks.Zero(), attacks.Only(attacks.OnModels(attacks.MinMax()), (0,))), False),
+    ],
+    ids=repr,
+)
+def test_a_window_poisons_as_its_attack_does(attack: Any, flips: bool) -> None:
+    labels = attacks.Window(attack, 0, 5).poison(torch.zeros(2, 1), torch.tensor([3, 3]))[1]
+    assert labels.tolist() == [5 if flips else 3] * 2
+
+
 @pytest.mark.parametrize("attack", [attacks.Zero(), attacks.LIE(z=1.0), attacks.Mimic(), attacks.MinMax()], ids=repr)
 def test_only_some_follow(attack: Any) -> None:
     """The others tell the truth, and what the followers say does not depend on who else follows."""

@@ -45,8 +45,15 @@ class Window:
         return poisoners(self.attack, client, t) if t is None or self.active(t) else ()
 
     def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """What the attack makes of the data in its rounds."""
-        return self.attack.poison(x, y, generator=generator) if isinstance(self.attack, DataAttack) else (x, y)
+        """What the attack makes of the data in its rounds; a combination of several says that for every client."""
+        if isinstance(self.attack, DataAttack):
+            return self.attack.poison(x, y, generator=generator)
+        if _may_poison(self.attack):
+            raise ValueError(
+                f"attack must have a method poison, found {describe(self.attack)}, which may differ from client to "
+                "client; poisoners(attack, client, t) are the attacks that have one"
+            )
+        return x, y
 
     def forge(self, known: Knowledge) -> Lies | None:
         """What the attack says in its rounds, otherwise nothing."""
@@ -166,6 +173,15 @@ def _check_attacks(*attacks: object) -> None:
     for attack in attacks:
         if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+
+
+def _may_poison(attack: Attack) -> bool:
+    """Whether an attack is on data, or made of one that is."""
+    if isinstance(attack, Together):
+        return any(map(_may_poison, attack.attacks))
+    if isinstance(attack, Window | Only | OnModels):
+        return _may_poison(attack.attack)
+    return isinstance(attack, DataAttack) or hasattr(attack, "poisoners")
 
 
 def _as_ids(clients: Clients) -> tuple[int, ...]:
