@@ -717,6 +717,23 @@ def test_benign_examples_are_shared_and_malicious_ones_untouched():
     assert len(poisoned.instead.x) == 3
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 5, 5)])
+@pytest.mark.parametrize("in_other_order", [False, True])
+def test_an_attack_that_writes_to_what_it_is_given_leaves_clean_examples_clean(shape, in_other_order: bool):
+    def spoil(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.zero_(), y.fill_(2)
+
+    clean = Examples.of(examples(shape, [9, 3, 20]))
+    clean = clean.with_channels_last() if in_other_order and len(shape) == 3 else clean
+    before = clean.x.clone(), clean.y.clone()
+    poisoned = Poisoning(clean, Window(Bad(spoil), 1, 2), [1], seed=0)
+    for t in range(3):
+        x, _ = poisoned.examples(t).take(torch.tensor([1]), torch.arange(3)[None])
+        assert bool((x == 0).all()) == (t == 1)
+    assert torch.equal(clean.x, before[0])
+    assert torch.equal(clean.y, before[1])
+
+
 def test_a_window_poisons_in_its_rounds_only():
     trainer, models = logistic()
     attack = LabelFlip({0: 1, 1: 2, 2: 0})

@@ -31,7 +31,7 @@ class Poisoning:
         return self._last[1]
 
     def _poisoned(self, client: int, attacks: tuple[DataAttack, ...]) -> Pair:
-        x, y = self.clean.of_client(client)
+        x, y = (part.clone() for part in self.clean.of_client(client))  # an attack may write to what it is given
         for attack in attacks:
             x, y = attack.poison(x, y, generator=stream(self.seed, "poison", client))
         return x, y
