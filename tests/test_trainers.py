@@ -770,6 +770,19 @@ def test_several_attacks_on_one_client_follow_each_other():
     assert torch.equal(trainer.poisoned(twice, [0])(models, 0), trainer.poisoned(once, [0])(models, 0))
 
 
+def test_several_attacks_on_one_client_draw_different_numbers():
+    def noisy(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        drawn.append(torch.randn(x.shape, generator=generator))
+        return x + drawn[-1], y
+
+    drawn: list[Tensor] = []
+    three: Any = Together(Drawing(noisy), Together(Drawing(noisy), Drawing(noisy)))  # type: ignore[arg-type]
+    Poisoning(Examples.of(examples((6,), [9, 3])), three, [1], seed=5)
+    expected = [torch.randn(3, 6, generator=stream(5, "poison", 1, *later)) for later in ((), (1,), (2,))]
+    assert all(map(torch.equal, drawn, expected))
+    assert len({tuple(noise.flatten().tolist()) for noise in drawn}) == 3
+
+
 def test_noise_is_the_same_in_every_round_and_differs_between_clients():
     poisoned = Poisoning(Examples.of(examples((6,), [9, 3])), Window(FeatureNoise(), 0, 2), [0, 1], seed=0)
     first = poisoned.examples(0).instead
@@ -806,6 +819,14 @@ def test_the_later_poisoning_counts():
     flip = LabelFlip({0: 1, 1: 2, 2: 0})
     twice = trainer.poisoned(FeatureNoise(), [0, 1]).poisoned(flip, [1])
     assert torch.equal(twice(models, 0), trainer.poisoned(flip, [1])(models, 0))
+
+
+class Drawing:
+    def __init__(self, make: Callable[[Tensor, Tensor, Any], Any]) -> None:
+        self.make = make
+
+    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Any:
+        return self.make(x, y, generator)
 
 
 class Bad:

@@ -9,7 +9,10 @@ from equipoise.types import Attack, DataAttack
 
 
 class Poisoning:
-    """An attack on the data of some clients; what is drawn depends on the seed and on the client alone."""
+    """An attack on the data of some clients; what is drawn depends on the seed and on the client alone.
+
+    Of several attacks on one client, each draws on its own.
+    """
 
     def __init__(self, clean: Examples, attack: Attack, malicious: list[int], seed: int) -> None:
         self.clean, self.attack, self.malicious, self.seed = clean, attack, malicious, seed
@@ -32,8 +35,9 @@ class Poisoning:
 
     def _poisoned(self, client: int, attacks: tuple[DataAttack, ...]) -> Pair:
         x, y = (part.clone() for part in self.clean.of_client(client))  # an attack may write to what it is given
-        for attack in attacks:
-            x, y = attack.poison(x, y, generator=stream(self.seed, "poison", client))
+        for place, attack in enumerate(attacks):
+            later = (place,) if place else ()  # what the first draws does not depend on whether others follow
+            x, y = attack.poison(x, y, generator=stream(self.seed, "poison", client, *later))
         return x, y
 
 
