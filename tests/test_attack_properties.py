@@ -388,6 +388,34 @@ def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: K
         assert (done >= 0.97 * most - 1e-9)[bounded].all(), f"{strength * scale}: {most}, found {done}"
 
 
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@few_examples
+@given(known=attacked_rounds(dtypes=(torch.float64,)))
+def test_adaptive_tells_every_victim_what_its_own_rule_deserves(perturbation: str, known: Knowledge) -> None:
+    """Of rules with and without weights, side by side, as if everybody had that rule, to the precision of a search."""
+    attack, alone = attacks.Adaptive(perturbation=perturbation), (Counted(eq.Balance(gamma=0.9)), eq.Median())
+    mixed = following(known, eq.PerClient([alone[i % 2] for i in range(known.topology.n)]))
+    expected = [heard(known, attack.forge(following(known, rule))) for rule in alone]
+    for (sender, victim), found in heard(known, attack.forge(mixed)).items():
+        rounding = {"rtol": 3e-4, "atol": 3e-4 * float(1 + known.models.abs().max())}
+        torch.testing.assert_close(found, expected[victim % 2][sender, victim], **rounding)
+
+
+def test_one_lie_for_rules_with_and_without_weights_is_accepted_by_the_former() -> None:
+    """A median has nothing to reject: it is the limit of BALANCE that counts."""
+    known = Knowledge(torch.full((5, 1), 10.0).double(), eq.Topology.complete(5), [4])
+    rules = [eq.Median(), eq.Balance(kappa=0), eq.Median(), eq.Balance(0.2, kappa=0), eq.Balance()]
+    lies = attacks.Adaptive(scope="global").forge(following(known, eq.PerClient(rules)))
+    assert lies is not None
+    assert lies.rows.item() == pytest.approx(8, rel=1e-3)
+    medians = [*[eq.Median()] * 4, eq.Balance()]  # that of a malicious client does not count
+    found = attacks.Adaptive(scope="global").forge(following(known, eq.PerClient(medians)))
+    expected = attacks.Adaptive(scope="global").forge(following(known, eq.Median()))
+    assert found is not None
+    assert expected is not None
+    assert torch.equal(found.rows, expected.rows)
+
+
 @pytest.mark.parametrize("gamma", [0.9, 0.03, 1e-3, 1e-5])
 @pytest.mark.parametrize("perturbation", ["unit", "sign"])
 def test_adaptive_is_precise_however_tight_the_limit(gamma: float, perturbation: str) -> None:

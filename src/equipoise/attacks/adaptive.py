@@ -39,10 +39,10 @@ class Adaptive:
     ``mode="max"`` finds the largest :math:`\gamma_i` that is accepted, by bisection on the rule itself: all malicious
     messages of the victim have weight, or, for a rule that takes one message, one of them does. A rule without weights
     accepts something of everything: there it is the smallest :math:`\gamma_i` that does the largest damage of a grid,
-    :math:`\|\mathrm{AGG}_i - \mu_i\|`, to 1 part in 1,000. A rule that rejects nothing gets
-    :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. Where the mean itself is rejected, the search starts from the point
-    of the ray that is closest to the victim's model, then looks at a grid of 31 strengths; if none of them is accepted,
-    the mean is sent.
+    :math:`\|\mathrm{AGG}_i - \mu_i\|`, to 1 part in 1,000; with `PerClient`, each victim's rule decides which of the
+    two. A rule that rejects nothing gets :math:`\gamma_i = 2^{12} \|\mu_i\| / \|p_i\|`. Where the mean itself is
+    rejected, the search starts from the point of the ray that is closest to the victim's model, then looks at a grid of
+    31 strengths; if none of them is accepted, the mean is sent.
 
     ``mode="literal"`` is the search in the authors' code, with their success oracle: larger damage than at the
     *previous*
@@ -147,9 +147,15 @@ class Trial:
         """(a,) the largest strength that is accepted, or that does the largest damage where there are no weights."""
         unit = _per_unit(self.mean, self.direction)
         harmless = self.outcome(torch.zeros_like(unit))
-        if harmless.weights is None:
+        weighed = self.weighed(harmless)
+        if not weighed.any():
             return self._most_harmful(unit)
-        start, good = torch.zeros_like(unit), self.accepted(harmless)
+        accepted = self._most_accepted(unit.where(weighed, 0.0), self.accepted(harmless))
+        return accepted if weighed.all() else accepted.where(weighed, self._most_harmful(unit))
+
+    def _most_accepted(self, unit: Tensor, good: Tensor) -> Tensor:
+        """(a,) the largest strength that is accepted; ``good`` is whether the mean is. Where unit is 0, it is 0."""
+        start = torch.zeros_like(unit)
         if not good.all():
             closest = self._closest()
             nearby = self.believed(closest)
@@ -215,11 +221,22 @@ class Trial:
         """(a,) whether victims take lies of this strength."""
         return self.accepted(self.outcome(gamma))
 
+    def weighed(self, out: Aggregated) -> Tensor:
+        """(a,) whose rules have weights; for one crowd, whether one of the victims' has."""
+        if out.weights is None:
+            return torch.zeros(len(self.mean), dtype=torch.bool, device=self.mean.device)
+        yes = _have_weights(out.weights[self.known.victims])
+        return yes if len(self.mean) == len(yes) else yes.any()[None]
+
     def accepted(self, out: Aggregated) -> Tensor:
-        """(a,) whether victims take all lies, or, if they take just one message, a lie; for one crowd, all victims."""
+        """(a,) whether victims take all lies, or, if they take just one message, a lie; for one crowd, all victims.
+
+        Rules without weights take something of everything.
+        """
         known, topology = self.known, self.known.topology.to(self.known.models.device)
         assert out.weights is not None
-        taken = (out.weights > 0)[known.victims]
+        weights = out.weights[known.victims]
+        taken = (weights > 0) | ~_have_weights(weights)[:, None]
         lied = (topology.mask & known.liars[topology.senders.clamp_min(0)])[known.victims]
         yes = (taken | ~lied).all(1) | ((taken.sum(1) == 1) & (taken & lied).any(1))
         return yes if len(self.mean) == len(yes) else yes.all()[None]
@@ -229,6 +246,11 @@ class Trial:
         means = self.mean.expand(len(self.known.victims), -1)
         apart = kernels.norms(out.model[self.known.victims] - means)
         return apart if len(self.mean) == len(apart) else apart.amax()[None]
+
+
+def _have_weights(weights: Tensor) -> Tensor:
+    """(a,) whose weights (a, k) are some: those of a rule without are NaN where another client's rule has some."""
+    return ~weights.isnan().all(1)
 
 
 def _per_unit(mean: Tensor, direction: Tensor) -> Tensor:
