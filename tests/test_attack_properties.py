@@ -388,6 +388,21 @@ def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: K
         assert (done >= 0.97 * most - 1e-9)[bounded].all(), f"{strength * scale}: {most}, found {done}"
 
 
+@pytest.mark.parametrize("mode", ["max", "literal"])
+def test_every_question_is_about_the_noise_that_victims_will_draw(mode: Any) -> None:
+    """Also the generator of a round that is known stays as it is."""
+    drawn: list[float] = []
+
+    def drawing(own: Tensor, received: Any, *, generator: torch.Generator, **inputs: Any) -> eq.Aggregated:
+        drawn.append(float(torch.rand((), generator=generator)))
+        return eq.Balance(kappa=0)(own, received)
+
+    known, generator = a_round(9, 5, [0, 1]), torch.Generator().manual_seed(3)
+    attacks.Adaptive(mode).forge(dataclasses.replace(known, rule=drawing, inputs={"generator": generator}))
+    assert len(drawn) > 1
+    assert set(drawn) == {float(torch.rand((), generator=generator))}
+
+
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))

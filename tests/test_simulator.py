@@ -142,6 +142,25 @@ def test_the_adversary_knows_the_round() -> None:
     assert seen == [(t, ROUNDS, eq.Balance()) for t in range(ROUNDS)]
 
 
+class Greedy:
+    def forge(self, known: attacks.Knowledge) -> None:
+        torch.rand(7, generator=known.inputs["generator"])
+
+
+@pytest.mark.parametrize("attack", [attacks.Zero(), attacks.Adaptive(), attacks.Adaptive("literal"), Greedy()])
+def test_what_victims_draw_is_theirs_however_often_an_attack_asks(attack: Any) -> None:
+    drawn: list[float] = []
+
+    def drawing(own: Tensor, received: Any, *, generator: torch.Generator, **inputs: Any) -> eq.Aggregated:
+        drawn.append(float(torch.rand((), generator=generator)))
+        return eq.FedAvg()(own, received)
+
+    run = simulator(drawing, attack=attack)
+    for t in range(ROUNDS):
+        run.step()
+        assert drawn[-1] == float(torch.rand((), generator=stream(0, "aggregation", t)))
+
+
 def test_bytes_count_exchanges_and_neighbours() -> None:
     plain, talkative = simulator(eq.FedAvg()).run(), simulator(eq.LEARN()).run()
     assert plain.series("bytes")[1] == [DEGREE * D * 8] * ROUNDS

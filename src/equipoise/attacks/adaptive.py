@@ -211,10 +211,12 @@ class Trial:
         return low, high
 
     def outcome(self, gamma: Tensor) -> Aggregated:
-        """What the rule returns for all clients."""
+        """What the rule returns for all clients, of the noise that it will draw for the victims."""
         known = self.known
         inbox = known.topology.deliver(known.models, self.lies(gamma), known.liars)
         inputs: Any = {name: value for name, value in known.inputs.items() if name != "out"}  # not ours to write to
+        if inputs.get("generator") is not None:
+            inputs["generator"] = inputs["generator"].clone_state()
         return self.rule(known.models, inbox, **inputs)
 
     def believed(self, gamma: Tensor) -> Tensor:

@@ -58,13 +58,15 @@ class Messages:
         simulator, t = self.simulator, self.simulator.t
         says = getattr(self.rule, "sends_updates", None)
         updates = says is not None and says(self.count, t)
+        inputs = self.inputs.copy()
+        inputs["generator"] = inputs["generator"].clone_state()  # what victims draw is theirs, however often one asks
         return Knowledge(
             models=sent,
             topology=self.topology,
             malicious=simulator.malicious,
             previous=torch.zeros_like(sent) if updates else simulator.models,
             rule=self.rule,
-            inputs=self.inputs,
+            inputs=inputs,
             generator=stream(simulator.seed, "attack", t, self.count),
             origin=simulator.models if updates else None,
         )
