@@ -2,8 +2,9 @@
 
 Nothing here is fast or shared with the library. A reference takes a `World`, all that a full-knowledge adversary sees,
 and one victim, a benign client that hears a malicious one; its keywords are the attack's options, by the same names. It
-returns the one `Lie` that every malicious neighbour tells that victim. Attacks that draw random numbers have none;
-they get the facts to check instead: `trim_range`, what every coordinate of a Trim lie is drawn from.
+returns the one `Lie` that every malicious neighbour tells that victim; `krum_attack` asks which ``sender``. Attacks
+that draw random numbers have none; they get the facts to check instead: `trim_range`, what every coordinate of a Trim
+lie is drawn from.
 
 Section numbers are those of section 2, "Attacks", of the project's definitions, which name the papers and code.
 """
@@ -144,9 +145,16 @@ def krum_attack(world: World, victim: int, *, form: str = "group", **options: An
     return (krum_group if form == "group" else krum_fang)(world, victim, **options)
 
 
-def krum_group(world: World, victim: int, *, scope: str = "receiver", space: str = "model", **_: Any) -> Lie:
-    """2.4 (a): -lambda * sign(Krum of all before-attack vectors); lambda = 1, 1/2, ... until chosen or <= 1e-5."""
+def krum_group(
+    world: World, victim: int, *, scope: str = "receiver", space: str = "model", sender: int | None = None, **_: Any
+) -> Lie:
+    """2.4 (a): -lambda * sign(Krum of all before-attack vectors); lambda = 1, 1/2, ... until chosen or <= 1e-5.
+
+    With n <= 2 vectors it is the sender's own, v -> -v.
+    """
     before = {j: vector_of(world, j, space) for j in everyone(world, victim, scope)}
+    if len(before) <= 2:
+        return decided(origin(world, victim, scope, space) - before[sender])
     f = len(liars(world, victim, scope))
     direction = np.sign(before[chosen_by_krum(before, f)])
     size = 1.0

@@ -37,6 +37,12 @@ def per_victim_and_one(known: Knowledge) -> int:
     return len(known.victims) + 1
 
 
+def per_victim_or_edge(known: Knowledge) -> int:
+    """One per victim; one per edge to those that hear at most two clients."""
+    few = [i for _, i in edges_to_victims(known) if known.topology.degrees[i] <= 2]
+    return len(few) + len(set(known.victims.tolist()) - set(few))
+
+
 def per_liar(known: Knowledge) -> int:
     return int(known.liars.sum())
 
@@ -47,7 +53,7 @@ def per_edge(known: Knowledge) -> int:
 
 ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Gaussian": (attacks.Gaussian(), per_liar),
-    "KrumAttack": (attacks.KrumAttack(noise=0.0), per_victim),
+    "KrumAttack": (attacks.KrumAttack(noise=0.0), per_victim_or_edge),
     "KrumAttack-update-global": (attacks.KrumAttack(noise=0.0, space="update", scope="global"), one),
     "KrumAttack-fang": (attacks.KrumAttack(form="fang", noise=0.0), per_victim),
     "KrumAttack-noise": (attacks.KrumAttack(), per_edge),

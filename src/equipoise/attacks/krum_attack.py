@@ -17,6 +17,7 @@ from equipoise.attacks.roster import Roster
 from equipoise.rules.krum import Krum
 
 SMALLEST = 1e-5
+FEW = 2  # messages that are as far from each other: Krum has no choice
 TESTED = 1 << 17  # squared distances that are compared at once
 
 
@@ -29,7 +30,9 @@ class KrumAttack:
 
     ``form="group"`` is the code of the BALANCE paper's group: :math:`b = 0`, :math:`s` is the sign of what Krum chooses
     before the attack, and :math:`\lambda` starts at 1. Applied to models, as that paper's results suggest, Krum hardly
-    ever chooses it, :math:`\lambda` ends at :math:`2^{-17}`, and the message is almost the zero model.
+    ever chooses it, :math:`\lambda` ends at :math:`2^{-17}`, and the message is almost the zero model. Of two messages,
+    as in a ring, none is closer to the rest than the other: to a victim that hears no more, each malicious client
+    sends minus what it would say, without noise.
     ``form="fang"`` is the original: :math:`b` is the victim's model before this round, :math:`s` the sign of the
     change that Krum would make to it, and :math:`\lambda` starts at
 
@@ -75,7 +78,8 @@ class KrumAttack:
             direction = chosen.add_(everybody.centre).sign_()
         strength = self._strength(crowd, base, direction, _first_speakers(crowd.roster, len(known.models)))
         rows = torch.addcmul(base, direction, -strength.to(base.dtype)[:, None]).add_(crowd.centre)
-        return crowd.lies(rows) if self.noise == 0 else self._with_noise(known, crowd, rows)
+        told = crowd.lies(rows) if self.noise == 0 else self._with_noise(known, crowd, rows)
+        return told if self.form == "fang" else self._with_reversals(known, crowd, told)
 
     def _base(self, known: Knowledge, crowd: Crowd) -> Tensor:
         """(a, d) where the lie starts from, less the centre."""
@@ -113,6 +117,22 @@ class KrumAttack:
         size[1:] *= crowds[1:] == crowds[:-1]  # speakers are in the order of crowds
         size[:1] = 0
         return crowd.lies_one_by_one(noise.mul_(size[:, None]).add_(rows[crowds]))
+
+    def _with_reversals(self, known: Knowledge, crowd: Crowd, told: Told) -> Told:
+        """What is told, but the reverse of their own vectors by those whose victim hears at most two messages."""
+        roster = crowd.roster
+        heard = roster.counts.masked_fill(roster.alone, 0) + roster.tolls
+        reversing = (heard <= FEW)[roster.crowds] & known.finite[roster.senders]
+        if not reversing.any():
+            return told
+        senders, crowds = roster.senders[reversing], roster.crowds[reversing]
+        rows = -known.models[senders]
+        if crowd.origin is not None:
+            rows += known.before(self)[senders] + crowd.origin[crowds]
+        others = ~reversing  # what is told is one row per speaker, or, without noise, one per victim
+        kept = others if self.noise else torch.zeros_like(roster.alone).index_fill(0, roster.crowds[others], True)
+        reversals = Told(rows, senders, roster.receivers[crowds])
+        return Told(*(torch.cat([old[kept], new]) for old, new in zip(told, reversals, strict=True)))
 
 
 class Contest(NamedTuple):
