@@ -1141,3 +1141,23 @@ def test_trainers_and_metrics_can_be_made_in_inference_mode():
         trainer, metric = LocalSGD(**GOOD), eq.metrics.ErrorRate(model, X, Y)
     assert torch.equal(trainer(models, 0), LocalSGD(**GOOD)(models, 0))
     assert torch.equal(metric(models), eq.metrics.ErrorRate(model, X, Y)(models))
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("given", [Tensor.detach, Tensor.clone], ids=["normal", "inference"])
+@pytest.mark.parametrize("name", ["logistic", "convolutions"])
+def test_models_are_judged_and_measured_in_inference_mode_by_several_threads(
+    name: str, given: Callable[[Tensor], Tensor]
+):
+    """Inference mode is a thread's own: another one may not write what was made in it."""
+    case = CASES[name]
+    model, clients = case.model(), examples(case.shape, [9, 9, 5])
+    models, judges = start(model, 3), torch.arange(3)
+    trainer, metric = LocalSGD(model, cross_entropy, clients, lr=0.1), eq.metrics.ErrorRate(model, *clients[0])
+    expected = trainer.loss_of(0)(models, judges), metric(models)
+    with torch.inference_mode():
+        inside = given(models)
+        found = trainer.loss_of(0)(inside, judges.clone()), metric(inside)
+        one = trainer.loss_of(0)(inside[:1].expand(3, -1), judges)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    torch.testing.assert_close(one, trainer.loss_of(0)(models[:1].expand(3, -1), judges))

@@ -69,6 +69,7 @@ class Metric(ABC):
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(c,) sums over b examples of what is to be averaged; outputs are ``(c, b, ...)``."""
 
+    @torch.inference_mode(False)  # which other threads are not in, and could then not write what was made in it
     def __call__(self, models: Tensor) -> Tensor:
         """(n,) the value of every model."""
         self._architecture.check(models)

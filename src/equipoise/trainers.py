@@ -169,6 +169,7 @@ class LocalSGD:
         def positions() -> Tensor:
             return self._positions(examples, t, self.steps - 1)
 
+        @torch.inference_mode(False)
         def loss_of(models: Tensor, clients: Tensor) -> Tensor:
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
