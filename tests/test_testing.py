@@ -86,6 +86,11 @@ def drifts(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
     return eq.Aggregated(out.model.where(out.model != own, out.model + 1))
 
 
+def forgets_gradients(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+    torch.set_grad_enabled(False)
+    return eq.Median()(own, received)
+
+
 class Remembers:
     def __init__(self) -> None:
         self.calls = 0
@@ -106,6 +111,7 @@ WRONG_RULES: dict[Callable[..., eq.Aggregated], str] = {
     doubts_all: "agreement",
     Remembers(): "purity",
     returns_own_itself: "purity",
+    forgets_gradients: "purity",
     works_in_float32: "kept",
     overflows: "hostile",
     boasts: "weights_explain",
@@ -131,6 +137,12 @@ def test_there_is_a_wrong_rule_for_every_law() -> None:
 def test_all_laws_together_find_it_too() -> None:
     with pytest.raises(AssertionError, match="breaks the law 'starvation'"):
         check_rule(hears_nothing_as_zero, examples=20)
+
+
+def test_a_rule_that_switches_autograd_off_is_found_after_other_laws_and_leaves_it_on() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)breaks the law 'purity'.*Found: grad mode was changed"):
+        check_rule(forgets_gradients, examples=5)
+    assert torch.is_grad_enabled()
 
 
 def test_the_smallest_case_is_shown() -> None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
@@ -22,8 +23,9 @@ class Law(Generic[CaseT]):
         self.says = (inspect.getdoc(says) or "").partition("\n\n")[0].replace("\n", " ")
 
     def __call__(self, subject: object, case: CaseT) -> None:
-        """Check one case."""
-        self.check(subject, case)
+        """Check one case; a subject that leaves autograd switched off, or on, does so for this case only."""
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            self.check(subject, case)
 
     def __repr__(self) -> str:
         return f"Law({self.says!r})"
