@@ -1115,6 +1115,16 @@ def test_models_that_do_not_fit(models: Any, t: int, message: str):
         LocalSGD(**GOOD)(models, t)
 
 
+def test_what_cannot_be_batched_for_a_client_that_is_alone_in_its_block_is_not_batched():
+    """vmap takes images with their channels last into GroupNorm for two clients, but not for one."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    clients = examples((2, 5, 5), [5, 4])
+    with pytest.raises(ValueError, match="way must be 'loop' or 'threads' for this model, found 'batched'"):
+        LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, way="batched")
+    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5)
+    assert trainer.measure(start(model, 2), repeats=1).keys() == {"loop", "threads"}
+
+
 # Copies
 
 

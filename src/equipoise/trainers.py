@@ -128,10 +128,11 @@ class LocalSGD:
         return way
 
     def _try_together(self, models: Tensor) -> None:
-        two = torch.arange(2, device="cpu")
-        x, y = self._clean.take(torch.zeros_like(two), (two % self._clean.counts[0]).repeat(2, 1))
+        rows = torch.arange(len(models), device="cpu")
+        positions = torch.arange(2, device="cpu") % self._clean.counts[0]
+        x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
         descent = Descent(self._training, self.loss, self.lr, self.momentum, models, models.clone())
-        descent.together(Batch(two.to(models.device), x, y))
+        descent.together(Batch(rows.to(models.device), x, y))
 
     def __repr__(self) -> str:
         names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "way")

@@ -98,11 +98,15 @@ class Stacked:
         return "batched" if suited and self.batching_error(trial) is None else "threads"
 
     def batching_error(self, trial: Callable[[Tensor], object]) -> Exception | None:
-        """What goes wrong, if anything, in ``trial(models (2, d))``, which runs two clients at once."""
+        """What goes wrong, if anything, in ``trial(models (c, d))``, which runs two clients at once, and then one.
+
+        One client may be alone in a block, and vmap does not always take one where it takes two.
+        """
         if self.buffers:
             return ValueError("buffers are not run for several clients at once")
         try:
-            trial(flatten(self.model).repeat(2, 1))
+            for clients in (2, 1):
+                trial(flatten(self.model).repeat(clients, 1))
         except Exception as error:  # a module can do anything, and torch.func.vmap forbids much of it
             return error
         return None
