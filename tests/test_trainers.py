@@ -886,6 +886,43 @@ def test_one_model_can_be_judged_by_many(way: Way, reduction: Any):
     torch.testing.assert_close(trainer.loss_of(4)(one, judges), trainer.loss_of(4)(one.contiguous(), judges))
 
 
+def zero_at_first() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3))
+    nn.init.zeros_(model[2].weight)
+    return model
+
+
+STATISTICS_OF_THE_BATCH: dict[str, Case] = {
+    "vectors": Case(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, track_running_stats=False))),
+    "images": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(36, 3)
+        ),
+        (2, 5, 5),
+    ),
+    "zero at first": Case(zero_at_first),
+}
+
+
+@pytest.mark.parametrize("case", STATISTICS_OF_THE_BATCH.values(), ids=STATISTICS_OF_THE_BATCH.keys())
+@pytest.mark.parametrize("counts", [[9, 3, 20, 9, 9], [2, 2]])
+def test_clients_that_judge_one_model_do_not_see_each_others_examples(case: Case, counts: list[int]):
+    model, clients = case.model(), examples(case.shape, counts)
+    trainer, judges = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, way="threads"), len(counts)
+    one, who, loss_of = start(model, 1), torch.arange(judges), trainer.loss_of(0)
+    alone = torch.cat([loss_of(one, who[i : i + 1]) for i in range(judges)])
+    assert torch.equal(loss_of(one.expand(judges, -1), who), alone)
+
+
+def test_models_that_do_not_look_at_their_batch_are_judged_by_several_clients_at_once():
+    model, seen = convolutions(), []
+    trainer = LocalSGD(model, cross_entropy, examples((2, 5, 5), [8] * 4), lr=0.1)
+    trainer._judging.model.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
+    trainer._judging._idle.clear()
+    trainer.loss_of(0)(start(model, 1).expand(4, -1), torch.arange(4))
+    assert seen == [32]
+
+
 @every_way
 def test_losses_of_broken_models_are_nan_and_of_poisoned_clients_on_poisoned_examples(way: Way):
     trainer, models = logistic(way=way)

@@ -23,7 +23,7 @@ from equipoise.training.judging import Judgement
 from equipoise.training.losses import BatchLoss, Reduction
 from equipoise.training.poisoning import Poisoning
 from equipoise.training.stacked import Stacked, Way
-from equipoise.training.trial import try_out
+from equipoise.training.trial import looks_at_its_batch, try_out
 from equipoise.types import Attack, DataAttack, MessageAttack
 
 JUDGES = 4  # clients that judge one model in one operation: more would leave nothing to other threads
@@ -112,6 +112,7 @@ class LocalSGD:
         examples = Examples.of(clients, device=self._training.device)
         x, y = examples.x[:2], examples.y[:2]
         self._random = try_out(self._training, self.loss, x, y)
+        self._apart = looks_at_its_batch(self._judging, examples.x)
         self._clean = examples.with_channels_last() if self._judging.likes_channels_last(x) else examples
         self.way = self._way(way)
         self._poisoning: Poisoning | None = None
@@ -175,7 +176,7 @@ class LocalSGD:
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
             judgement = Judgement(self._judging, mean_loss, models, losses)
-            together, same = self.way == "batched", models.stride(0) == 0
+            together, same = self.way == "batched", models.stride(0) == 0 and not self._apart
             judge = judgement.together if together else judgement.one_by_many if same else judgement.alone
             most = JUDGES if same else 1
             for_each_batch(judge, examples, positions(), clients.cpu(), way=self.way, d=self._judging.d, most=most)

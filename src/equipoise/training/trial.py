@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,26 @@ def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> boo
         _check_buffers(replica.module, before, architecture.buffers)
         _check_loss(loss, outputs, y)
     return random
+
+
+@torch.no_grad()
+def looks_at_its_batch(architecture: Stacked, x: Tensor) -> bool:
+    """Whether outputs depend on what else is in a batch, as those of a BatchNorm without running statistics do.
+
+    If the model does not take these inputs, that is not said here, but where its outputs are needed.
+    """
+    replica = Replica(architecture.model, architecture.buffers)
+    some = x[torch.arange(4, device=x.device) * (len(x) - 1) // 3]  # far from each other: neighbours may be equal
+    with architecture.own_generators():
+        torch.manual_seed(0)
+        for parameter in replica.module.parameters():  # a layer that begins with zeros would hide what is before it
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        try:
+            together, apart = replica.module(some), torch.cat([replica.module(half) for half in some.split(2)])
+        except Exception:
+            return True
+    tolerance = math.sqrt(torch.finfo(architecture.dtype).eps)
+    return not torch.allclose(together, apart, tolerance, tolerance * float(apart.abs().max()), equal_nan=True)
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
