@@ -158,6 +158,34 @@ def test_values_carry_no_gradient_and_any_layout_of_models_will_do(make: Callabl
         assert error(models).tolist() == values.tolist()
 
 
+class AlwaysDropping(nn.Module):
+    """Drops inputs in evaluation mode too, as in Monte Carlo dropout."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, training=True)
+
+
+@pytest.mark.parametrize(
+    "layers", [[nn.Flatten(), nn.Linear(18, 4)], [nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 4)]]
+)
+@pytest.mark.usefixtures("threads")
+def test_a_random_model_has_one_value_and_leaves_the_global_generator(
+    layers: list[nn.Module], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("equipoise.metrics.PIECE", 20)
+    model, (x, _) = nn.Sequential(AlwaysDropping(), *layers), data()
+    models = stacked(model)
+    values = MeanSquaredError(model, x, torch.zeros(50, 4))(models)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    again = MeanSquaredError(model, x, torch.zeros(50, 4))
+    assert torch.equal(again(models), values)
+    assert torch.equal(again(models[3:4]), values[3:4])
+    assert torch.equal(torch.get_rng_state(), before)
+    plain = MeanSquaredError(nn.Sequential(nn.Identity(), *layers), x, torch.zeros(50, 4))
+    assert not torch.isclose(plain(models), values).any()
+
+
 def test_no_models_no_values():
     model, (x, y) = OwnClass(), data()
     assert ErrorRate(model, x, y)(torch.zeros(0, 76)).shape == (0,)

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, l1_loss, mse_loss
+from torch.nn.functional import cross_entropy, dropout, l1_loss, mse_loss
 
 import equipoise as eq
 from equipoise import LocalSGD
@@ -611,6 +611,72 @@ def test_dropout_is_off_when_losses_are_asked_for():
     assert torch.equal(*(trainer.loss_of(0)(models, torch.tensor([0])) for _ in range(2)))
 
 
+def noisy(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    return cross_entropy(outputs + 0.5 * torch.randn_like(outputs), targets, reduction=reduction)
+
+
+class AlwaysDropping(nn.Module):
+    """Drops inputs in evaluation mode too, as in Monte Carlo dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(dropout(x, 0.5, training=True))
+
+
+class DroppingWhenJudged(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(dropout(x, 0.5, training=not self.training))
+
+
+RANDOM: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "loss": (lambda: nn.Linear(6, 3), noisy),
+    "dropout": (with_dropout, cross_entropy),
+    "dropout in both modes": (AlwaysDropping, cross_entropy),
+    "dropout when judged": (lambda: DroppingWhenJudged(6, 3), cross_entropy),
+    "loss and dropout": (with_dropout, noisy),
+}
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("make", "loss"), RANDOM.values(), ids=RANDOM.keys())
+def test_what_is_drawn_in_training_and_judging_depends_on_the_seed_and_on_nothing_else(
+    make: Callable[[], nn.Module], loss: Any
+):
+    model, clients = make(), examples((6,), [9, 9, 5])
+    models, judges = start(model, 3), torch.arange(3)
+
+    def results(seed: int = 0) -> list[Tensor]:
+        trainer = LocalSGD(model, loss, clients, lr=0.1, batch_size=4, seed=seed)
+        one, together = models[:1].expand(3, -1), trainer.loss_of(2)(models, judges)
+        return [trainer(models, 2), together, trainer.loss_of(2)(one, judges)]
+
+    expected = results()
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert all(torch.equal(a, b) for a, b in zip(results(), expected, strict=True))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(torch.equal(a, b) for a, b in zip(results(seed=1), expected, strict=True))
+
+
+def test_a_random_model_is_judged_the_same_whoever_else_is():
+    model, clients = AlwaysDropping(), examples((6,), [9, 9, 9])
+    loss_of = LocalSGD(model, cross_entropy, clients, lr=0.1).loss_of(0)
+    models, judges = start(model, 4), torch.tensor([2, 0, 0, 1])
+    losses = loss_of(models, judges)
+    for i in range(4):
+        assert torch.equal(loss_of(models[i : i + 1], judges[i : i + 1]), losses[i : i + 1])
+    assert torch.equal(loss_of(models[:1].expand(2, -1), torch.tensor([0, 2]))[1], losses[0])
+
+
+def test_models_that_draw_nothing_need_no_generator_of_their_own():
+    trainer = LocalSGD(with_dropout(), cross_entropy, examples((6,), [9, 9]), lr=0.1)
+    assert trainer._random
+    assert not any(trainer._habits)
+
+
 # State
 
 
@@ -1092,7 +1158,7 @@ def half_double() -> nn.Sequential:
             {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None)), "buffers": True},
             "no client has a count of its own; give '1' a momentum",
         ),
-        ({"model": with_dropout(), "way": "threads"}, "way must be 'loop' for a model that draws random numbers"),
+        ({"model": with_dropout(), "way": "threads"}, "way must be 'loop' for a model or a loss that draws random"),
         (
             {"model": Undecided(), "way": "batched"},
             "way must be 'loop' or 'threads' for this model, found 'batched': vmap",

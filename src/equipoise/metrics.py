@@ -21,7 +21,7 @@ from equipoise.kernels.blocks import TILE, chunks
 from equipoise.showing import call
 from equipoise.training.parallel import run_each
 from equipoise.training.stacked import Stacked, channels_last
-from equipoise.training.trial import outputs_of
+from equipoise.training.trial import outputs_of, watched_generators
 
 INPUTS = 1 << 16  # elements of inputs that one model sees at a time, few enough for its activations to stay in cache
 OUTPUTS = 1 << 19  # elements in the widest layer of all models that are run at once
@@ -31,7 +31,8 @@ PIECE = 1 << 10  # examples in one piece of work for a thread
 class Metric(ABC):
     """A mean over test examples, for every row of stacked models.
 
-    Models are run in evaluation mode and without gradients; the module that is given is copied.
+    Models are run in evaluation mode and without gradients; the module that is given is copied. One that draws random
+    numbers even then draws the same for every row and at every call.
 
     Args:
         model: the architecture.
@@ -46,10 +47,11 @@ class Metric(ABC):
         self._architecture = Stacked(model, buffers=buffers)
         self._architecture.model.eval()
         self._x, self._y = (part.detach().to(self._architecture.device) for part in (x, y))
-        with torch.no_grad():
+        with torch.no_grad(), watched_generators(self._architecture) as were_used:
             outputs = outputs_of(self._architecture.model, self._x[:2])
+            self._random = were_used()
         self._check(outputs)
-        self._batched = self._architecture.fastest_way(self._try) == "batched"
+        self._batched = not self._random and self._architecture.fastest_way(self._try) == "batched"
         self._width = max([outputs[0].numel(), *(p.shape[0] for p in model.parameters() if p.dim() > 1)])
         if self._architecture.likes_channels_last(self._x[:2]):
             self._x = channels_last(self._x)
@@ -80,9 +82,13 @@ class Metric(ABC):
 
         def work(i: int) -> None:
             piece, some = i % len(pieces), rows[i // len(pieces)]
+            if self._random:
+                torch.manual_seed(piece)
             run(models[some].detach(), *pieces[piece], totals[piece, some])
 
-        run_each(work, len(rows) * len(pieces), threads=models.device.type == "cpu")
+        with self._architecture.own_generators(enabled=self._random):
+            threads = models.device.type == "cpu" and not self._random  # which share a generator
+            run_each(work, len(rows) * len(pieces), threads=threads)
         return totals.sum(0).div_(len(self._y))
 
     @torch.no_grad()

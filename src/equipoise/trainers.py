@@ -23,7 +23,7 @@ from equipoise.training.judging import Judgement
 from equipoise.training.losses import BatchLoss, Reduction
 from equipoise.training.poisoning import Poisoning
 from equipoise.training.stacked import Stacked, Way
-from equipoise.training.trial import looks_at_its_batch, try_out
+from equipoise.training.trial import habits_of, try_out
 from equipoise.types import Attack, DataAttack, MessageAttack
 
 JUDGES = 4  # clients that judge one model in one operation: more would leave nothing to other threads
@@ -44,7 +44,7 @@ class LocalSGD:
     that torch may use; ``"loop"`` trains one client after the other and leaves threads to torch. ``"auto"`` goes by
     rule, not by stopwatch, so that two runs are the same:
 
-    - a model that draws random numbers, as dropout does: loop;
+    - a model or a loss that draws random numbers, as dropout does: loop;
     - all parameters in linear layers, or a device other than a CPU: batched, if ``torch.func.vmap`` can do it;
     - anything else: threads.
 
@@ -71,7 +71,7 @@ class LocalSGD:
         reduction: ``"mean"`` or ``"sum"`` over a batch. The BALANCE paper's learning rates are for sums. None is for a
             loss without such an argument, like a ``torch.nn.MSELoss()``: it is called as ``loss(outputs, targets)``.
         momentum: :math:`\mu`; the trainer then keeps :math:`v` of every client from round to round, see `state_dict`.
-        seed: decides the batches, and what poisoned examples and random models draw.
+        seed: decides the batches, and what poisoned examples, random models and random losses draw.
         way: ``"loop"``, ``"threads"`` or ``"batched"`` instead of ``"auto"``.
         buffers: models are made by ``flatten(model, buffers=True)``. Running statistics, as in BatchNorm, are then
             every client's own, and are sent and aggregated like parameters. Without it, a model that changes its
@@ -112,7 +112,7 @@ class LocalSGD:
         examples = Examples.of(clients, device=self._training.device)
         x, y = examples.x[:2], examples.y[:2]
         self._random = try_out(self._training, self.loss, x, y)
-        self._apart = looks_at_its_batch(self._judging, examples.x)
+        self._habits = habits_of(self._judging, self._mean_loss, examples.x, examples.y)
         self._clean = examples.with_channels_last() if self._judging.likes_channels_last(x) else examples
         self.way = self._way(way)
         self._poisoning: Poisoning | None = None
@@ -122,7 +122,7 @@ class LocalSGD:
         if way == "auto":
             return "loop" if self._random else self._training.fastest_way(self._try_together)
         if way != "loop" and self._random:
-            raise ValueError(f"way must be 'loop' for a model that draws random numbers, found {way!r}")
+            raise ValueError(f"way must be 'loop' for a model or a loss that draws random numbers, found {way!r}")
         error = self._training.batching_error(self._try_together) if way == "batched" else None
         if error is not None:
             raise ValueError(f"way must be 'loop' or 'threads' for this model, found {way!r}: {error}") from error
@@ -162,27 +162,46 @@ class LocalSGD:
         """What UBAR asks in round t: a function ``loss_of(models (c, d), clients (c,))`` that returns losses ``(c,)``.
 
         Candidate j is judged on the mini-batch that ``clients[j]`` saw last in round t, by its mean loss, in evaluation
-        mode.
+        mode. If a model or the loss draws random numbers even then, a client draws the same for all its candidates.
         """
-        examples = self._examples(t)
-        mean_loss = replace(self.loss, reduction=self.loss.reduction and "mean")
+        examples, last = self._examples(t), self.steps - 1
 
         @cache  # most rules never ask
         def positions() -> Tensor:
-            return self._positions(examples, t, self.steps - 1)
+            return self._positions(examples, t, last)
 
         @torch.inference_mode(False)
         def loss_of(models: Tensor, clients: Tensor) -> Tensor:
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
-            judgement = Judgement(self._judging, mean_loss, models, losses)
-            together, same = self.way == "batched", models.stride(0) == 0 and not self._apart
-            judge = judgement.together if together else judgement.one_by_many if same else judgement.alone
-            most = JUDGES if same else 1
-            for_each_batch(judge, examples, positions(), clients.cpu(), way=self.way, d=self._judging.d, most=most)
+            judgement = Judgement(self._judging, self._mean_loss, models, losses)
+            seeds = self._seeds("judge", t, last) if self._habits.random else None
+            self._judge(judgement, examples, positions(), clients.cpu(), seeds)
             return losses
 
         return loss_of
+
+    @property
+    def _mean_loss(self) -> BatchLoss:
+        return replace(self.loss, reduction=self.loss.reduction and "mean")
+
+    def _judge(
+        self, judgement: Judgement, examples: Examples, positions: Tensor, clients: Tensor, seeds: list[int] | None
+    ) -> None:
+        way: Way = "loop" if self._habits.random else self.way
+        same = judgement.models.stride(0) == 0 and not self._habits.apart
+
+        def judge(batch: Batch) -> None:
+            if way == "batched":
+                judgement.together(batch)
+            elif same:
+                judgement.one_by_many(batch)
+            else:
+                judgement.alone(batch, None if seeds is None else seeds[int(clients[int(batch.rows)])])
+
+        with self._judging.own_generators(enabled=self._habits.random):
+            most = JUDGES if same else 1
+            for_each_batch(judge, examples, positions, clients, way=way, d=self._judging.d, most=most)
 
     def poisoned(self, attack: Attack, malicious: Clients) -> LocalSGD:
         """A trainer whose malicious clients have poisoned examples, in the rounds and as the attack says.
@@ -246,7 +265,7 @@ class LocalSGD:
     def _step(self, before: Tensor, after: Tensor, velocity: Tensor | None, t: int, step: int) -> None:
         examples = self._examples(t)
         descent = Descent(self._training, self.loss, self.lr, self.momentum, before, after, velocity)
-        seeds = self._seeds(t, step) if self._random else None
+        seeds = self._seeds("model", t, step) if self._random else None
 
         def train(batch: Batch) -> None:
             if self.way == "batched":
@@ -270,8 +289,9 @@ class LocalSGD:
     def _positions(self, examples: Examples, t: int, step: int) -> Tensor:
         return draw_positions(examples.counts, self.batch_size, stream(self.seed, "batch", t, step))
 
-    def _seeds(self, t: int, step: int) -> list[int]:
-        generator = stream(self.seed, "model", t, step)
+    def _seeds(self, purpose: str, t: int, step: int) -> list[int]:
+        """One for every client: whatever it trains or judges, and in whichever order."""
+        generator = stream(self.seed, purpose, t, step)
         return torch.randint(2**62, (self._clean.n,), generator=generator, device="cpu").tolist()
 
 

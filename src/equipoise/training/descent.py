@@ -45,7 +45,7 @@ class Descent:
 
     @torch.enable_grad()
     def alone(self, batch: Batch, seed: int | None = None) -> None:
-        """Train the one client of a batch; with a seed for torch's generators if the model draws random numbers."""
+        """Train the one client of a batch; with a seed for torch's generators if random numbers are drawn."""
         if seed is not None:
             torch.manual_seed(seed)
         row = int(batch.rows)

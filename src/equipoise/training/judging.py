@@ -28,8 +28,10 @@ class Judgement:
         self.losses[batch.rows] = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)
 
     @torch.no_grad()
-    def alone(self, batch: Batch) -> None:
-        """Judge the one model of a batch."""
+    def alone(self, batch: Batch, seed: int | None = None) -> None:
+        """Judge the one model of a batch; with a seed for torch's generators if random numbers are drawn."""
+        if seed is not None:
+            torch.manual_seed(seed)
         row = int(batch.rows)
         with self.architecture.replica() as replica:
             replica.vector.copy_(self.models[row])

@@ -120,7 +120,7 @@ class Stacked:
         if not on_cpu or x.dim() != 4 or not any(isinstance(part, nn.Conv2d) for part in self.model.modules()):
             return False
         try:
-            with torch.no_grad(), self.replica() as replica:
+            with torch.no_grad(), self.own_generators(), self.replica() as replica:
                 replica.module(channels_last(x))
         except RuntimeError:
             return False

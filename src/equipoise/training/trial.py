@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,40 +16,54 @@ from equipoise.training.losses import BatchLoss
 from equipoise.training.stacked import Replica, Stacked
 
 
+class Habits(NamedTuple):
+    """What has to be known about a model in evaluation mode to judge it."""
+
+    random: bool  # it, or the loss, draws random numbers
+    apart: bool  # an output depends on what else is in a batch, as with a BatchNorm without running statistics
+
+
 def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> bool:
-    """Raise unless the model and the loss can be trained on these examples; whether the model draws random numbers.
+    """Raise unless the model can be trained with this loss on these examples; whether one of both draws random numbers.
 
     Torch's global generators are left as they are.
     """
     replica = Replica(architecture.model, architecture.buffers)
     before = {name: buffer.clone() for name, buffer in replica.module.named_buffers()}
-    with torch.enable_grad(), architecture.own_generators():
-        state = _random_state(architecture.device)
+    with torch.enable_grad(), watched_generators(architecture) as were_used:
         outputs = outputs_of(replica.module, x)
-        random = not torch.equal(state, _random_state(architecture.device))
         _check_buffers(replica.module, before, architecture.buffers)
         _check_loss(loss, outputs, y)
-    return random
+        return were_used()
 
 
 @torch.no_grad()
-def looks_at_its_batch(architecture: Stacked, x: Tensor) -> bool:
-    """Whether outputs depend on what else is in a batch, as those of a BatchNorm without running statistics do.
+def habits_of(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> Habits:
+    """How a model in evaluation mode behaves on some of these examples.
 
-    If the model does not take these inputs, that is not said here, but where its outputs are needed.
+    If model or loss do not take them, that is not said here, but where losses are asked for.
     """
+    rows = torch.arange(4, device=x.device) * (len(x) - 1) // 3  # far from each other: neighbours may be equal
     replica = Replica(architecture.model, architecture.buffers)
-    some = x[torch.arange(4, device=x.device) * (len(x) - 1) // 3]  # far from each other: neighbours may be equal
-    with architecture.own_generators():
-        torch.manual_seed(0)
-        for parameter in replica.module.parameters():  # a layer that begins with zeros would hide what is before it
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    _shake(replica.module)
+    with watched_generators(architecture) as were_used:
         try:
-            together, apart = replica.module(some), torch.cat([replica.module(half) for half in some.split(2)])
-        except Exception:
-            return True
-    tolerance = math.sqrt(torch.finfo(architecture.dtype).eps)
-    return not torch.allclose(together, apart, tolerance, tolerance * float(apart.abs().max()), equal_nan=True)
+            together = replica.module(x[rows])
+            apart = torch.cat([replica.module(x[half]) for half in rows.split(2)])
+            loss(together, y[rows])
+            same = _nearly_equal(together, apart)
+        except Exception:  # a module can do anything
+            same = False
+        random = were_used()
+    return Habits(random, apart=random or not same)
+
+
+@contextmanager
+def watched_generators(architecture: Stacked) -> Iterator[Callable[[], bool]]:
+    """Torch's global generators are left as they are; the function that one gets tells whether they were used."""
+    with architecture.own_generators():
+        before = _random_state(architecture.device)
+        yield lambda: not torch.equal(before, _random_state(architecture.device))
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
@@ -63,6 +80,19 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
         raise ValueError(f"model must return one output per input, {len(x)}, found {describe(outputs)}")
     return outputs
+
+
+def _shake(module: nn.Module) -> None:
+    """Change all parameters a little: a layer that begins with zeros would hide what the layers before it do."""
+    for parameter in module.parameters():
+        generator = torch.Generator(parameter.device).manual_seed(0)
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
+        parameter.add_(noise, alpha=0.1)
+
+
+def _nearly_equal(x: Tensor, y: Tensor) -> bool:
+    tolerance = math.sqrt(torch.finfo(x.dtype).eps)
+    return torch.allclose(x, y, tolerance, tolerance * float(y.abs().max()), equal_nan=True)
 
 
 def _check_buffers(module: nn.Module, before: dict[str, Tensor], buffers: bool) -> None:
@@ -96,4 +126,5 @@ def _check_loss(loss: BatchLoss, outputs: Tensor, y: Tensor) -> None:
 
 
 def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    state = torch.get_rng_state()
+    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
