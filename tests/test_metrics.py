@@ -301,6 +301,21 @@ def test_consensus_error_in_blocks():
     assert torch.equal(doubles, kept.double())
 
 
+@pytest.mark.parametrize(("n", "d"), [(20, 50_000), (20, 139_960), (300, 9000)])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_the_number_of_threads_changes_no_bit_of_the_consensus_error(n: int, d: int, mode: Any):
+    before, generator = torch.get_num_threads(), torch.Generator().manual_seed(0)
+    found = []
+    try:
+        for threads in (1, 2, 4) * 3:
+            torch.set_num_threads(threads)
+            with mode():
+                found.append(consensus_error(torch.randn(n, d, generator=generator.manual_seed(len(found) // 3))))
+    finally:
+        torch.set_num_threads(before)
+    assert [len(set(found[i : i + 3])) for i in (0, 3, 6)] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_consensus_error_of_broken_models(value: float):
     models = torch.randn(4, 5)

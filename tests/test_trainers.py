@@ -375,11 +375,32 @@ def test_broken_models_of_every_kind(case: Case):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("way", ["threads", "batched"])
-def test_the_number_of_threads_changes_no_bit(way: Way):
-    model, clients = convolutions(), examples((2, 5, 5), [8] * 7)
-    models = start(model, 7)
+@pytest.mark.parametrize("n", [1, 7])
+def test_the_number_of_threads_changes_no_bit(way: Way, n: int):
+    model, clients = convolutions(), examples((2, 5, 5), [8] * n)
+    models = start(model, n)
     trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, steps=2, way=way)
     two = trainer(models, 0)
+    torch.set_num_threads(1)
+    assert torch.equal(trainer(models, 0), two)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_client_is_trained_and_judged_by_one_thread():
+    """Large enough for torch to share its sums between threads, which would change their last digits."""
+    model, used = nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10)), set()
+
+    def loss(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        used.add(torch.get_num_threads())
+        return cross_entropy(outputs, targets, reduction=reduction)
+
+    trainer = LocalSGD(model, loss, examples((1, 28, 28), [32], classes=10), lr=0.1, steps=3, way="threads")
+    models = start(model, 1)
+    used.clear()
+    two = trainer(models, 0)
+    trainer.loss_of(0)(models, torch.tensor([0]))
+    assert used == {1}
+    assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert torch.equal(trainer(models, 0), two)
 

@@ -203,6 +203,7 @@ class MeanSquaredError(Metric):
         return total.where(total.isfinite(), math.inf)
 
 
+@torch.inference_mode(False)
 def consensus_error(models: Tensor) -> float:
     r"""How far models are from agreement: the mean squared distance to their mean.
 
@@ -215,11 +216,15 @@ def consensus_error(models: Tensor) -> float:
     """
     if not is_floating(models) or models.dim() != 2 or not len(models):
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), n >= 1, found {describe(models)}")
-    total = torch.zeros((), dtype=torch.float64, device=models.device)
-    for columns in chunks(models.shape[1], len(models), 1 << 20):
-        part = models.detach()[:, columns].double()
-        total += (part - part.mean(0)).square_().sum()
-    return float(total) / len(models)
+    pieces = list(chunks(models.shape[1], len(models)))
+    totals = torch.zeros(len(pieces), dtype=torch.float64, device=models.device)
+
+    def work(i: int) -> None:
+        part = models.detach()[:, pieces[i]].to(torch.float64, copy=True)
+        totals[i] = part.sub_(part.mean(0)).square_().sum()
+
+    run_each(work, len(pieces), threads=models.device.type == "cpu")
+    return float(totals.sum()) / len(models)
 
 
 def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) -> tuple[float, float] | None:

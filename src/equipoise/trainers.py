@@ -41,8 +41,8 @@ class LocalSGD:
     A model that is not finite is trained like any other; it stays so, and no other client notices.
 
     **Ways.** ``"batched"`` trains many clients in one operation; ``"threads"`` trains one client in each of the threads
-    that torch may use; ``"loop"`` trains one client after the other and leaves threads to torch. ``"auto"`` goes by
-    rule, not by stopwatch, so that two runs are the same:
+    that torch may use; ``"loop"`` trains one client after the other and leaves threads to torch, on whose number the
+    last digits may then depend. ``"auto"`` goes by rule, not by stopwatch, so that two runs are the same:
 
     - a model or a loss that draws random numbers, as dropout does: loop;
     - all parameters in linear layers, or a device other than a CPU: batched, if ``torch.func.vmap`` can do it;

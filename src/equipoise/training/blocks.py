@@ -41,8 +41,7 @@ def for_each_batch(
         x, y = examples.take(clients[rows], positions[clients[rows], :length])
         work(Batch(rows.to(x.device), x, y))
 
-    alone = way == "loop" or (way == "threads" and len(blocks) == 1)
-    run_each(run, len(blocks), threads=not alone and examples.x.device.type == "cpu")
+    run_each(run, len(blocks), threads=way != "loop" and examples.x.device.type == "cpu")
 
 
 def _equally_long(lengths: Tensor, fitting: Callable[[int], int]) -> list[tuple[Tensor, int]]:
