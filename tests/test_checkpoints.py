@@ -121,6 +121,7 @@ def everything_redrawn(**options: Any) -> eq.Simulator:
 RUNS: dict[str, Callable[[], eq.Simulator]] = {
     "plain": simulator,
     "momentum, and poison for a while": trained,
+    "a learning rate for every round": lambda: trained(trainer=sgd(lr=lambda t: 0.1 * 0.5**t)),
     "losses": lambda: trained(eq.UBAR()),
     "several exchanges": lambda: trained(eq.LEARN()),
     "everything redrawn": everything_redrawn,
@@ -858,6 +859,7 @@ def test_an_archive_without_an_entry(small: Path) -> None:
         ({"models": torch.ones(N, 15, dtype=torch.float64)}, r"models float32 \(6, 15\) instead of float64 \(6, 15\)$"),
         ({"trainer": sgd(0.0)}, "trainer .*momentum=0.9.* instead of .*momentum=0.0"),
         ({"trainer": sgd(lr=0.2)}, "trainer .*lr=0.1.* instead of .*lr=0.2"),
+        ({"trainer": sgd(lr=lambda t: 0.1)}, "trainer .*lr=0.1.* instead of .*lr=<lambda>"),
         ({"trainer": sgd(seed=1)}, "trainer .*seed=0.* instead of .*seed=1"),
         ({"trainer": sgd(reduction="sum")}, "trainer .*'mean'.* instead of .*'sum'"),
     ],

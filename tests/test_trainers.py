@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -234,6 +235,58 @@ def test_momentum_and_reduction_over_several_rounds(way: Way, reduction: Any, mo
     for t in range(4):
         fast_models, slow_models = trainer(fast_models, t), slow(slow_models, t)
     torch.testing.assert_close(fast_models, slow_models, rtol=1e-4, atol=1e-5)
+
+
+def halved(t: int) -> float:
+    return 0.1 * 0.5**t
+
+
+@every_way
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_learning_rate_for_every_round(way: Way, momentum: float):
+    model, clients = nn.Linear(6, 3), examples((6,), [9, 3, 20])
+    options: Any = {"batch_size": 5, "steps": 2, "momentum": momentum}
+    trainer = LocalSGD(model, cross_entropy, clients, lr=halved, way=way, **options)
+    slow = OneByOne(model, cross_entropy, clients, 0.1, **options)
+    fast_models = slow_models = start(model, 3)
+    for t in range(4):
+        for optimizer in slow.optimizers:
+            optimizer.param_groups[0]["lr"] = 0.1 * 0.5**t
+        fast_models, slow_models = trainer(fast_models, t), slow(slow_models, t)
+    torch.testing.assert_close(fast_models, slow_models, rtol=1e-4, atol=1e-6)
+
+
+@every_way
+def test_a_function_that_is_constant_is_a_number_bit_by_bit(way: Way):
+    trainer, models = logistic(way=way, lr=0.1, momentum=0.5)
+    other, _ = logistic(way=way, lr=lambda t: np.float64(0.1), momentum=0.5)
+    assert torch.equal(other(models, 3), trainer(models, 3))
+
+
+def test_a_learning_rate_is_asked_for_once_a_round_and_shown_by_name():
+    asked: list[int] = []
+
+    def schedule(t: int) -> float:
+        asked.append(t)
+        return 0.1
+
+    trainer, models = logistic(steps=3, lr=schedule)
+    asked.clear()
+    for t in (0, 7):
+        trainer(models, t)
+    assert asked == [0, 7]
+    assert repr(logistic(lr=halved)[0]) == repr(logistic(lr=0.1)[0]).replace("lr=0.1", "lr=halved")
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf"), None, "fast"])
+def test_a_learning_rate_that_is_none_is_named_with_its_round(rate: Any):
+    trainer, models = logistic(lr=lambda t: rate if t == 2 else 0.1, momentum=0.9)
+    models = trainer(models, 1)
+    before = trainer.state_dict()["velocity"]
+    message = f"lr must return a finite number >= 0 for every round, found {rate!r} for round 2"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        trainer(models, 2)
+    assert torch.equal(trainer.state_dict()["velocity"], before)
 
 
 @every_way
@@ -1200,9 +1253,10 @@ def half_double() -> nn.Sequential:
         ({"clients": [(X, Y), (X[:, :5], Y)]}, "clients[1] must look like those of client 0, x float32 (4, 6), found"),
         ({"clients": [(X, Y), (X, Y.float())]}, "clients[1] must look like those of client 0, y int64 (4,), found"),
         ({"clients": [(X, Y), (X[0, 0], Y)]}, "clients[1] must look like those of client 0"),
-        ({"lr": -0.1}, "lr must be a finite number >= 0, found -0.1"),
-        ({"lr": float("nan")}, "lr must be a finite number >= 0, found nan"),
-        ({"lr": "fast"}, "lr must be a finite number >= 0, found 'fast'"),
+        ({"lr": -0.1}, "lr must be a finite number >= 0, or a function of the round, found -0.1"),
+        ({"lr": float("nan")}, "lr must be a finite number >= 0, or a function of the round, found nan"),
+        ({"lr": "fast"}, "lr must be a finite number >= 0, or a function of the round, found 'fast'"),
+        ({"lr": lambda t: None}, "lr must return a finite number >= 0 for every round, found None for round 0"),
         ({"momentum": None}, "momentum must be a finite number >= 0, found None"),
         (
             {"model": Stepping()},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from equipoise.arguments import Clients, as_mask, check_count, describe
 from equipoise.randomness import stream
+from equipoise.showing import call
 from equipoise.training.blocks import for_each_batch
 from equipoise.training.descent import Descent
 from equipoise.training.examples import Batch, Examples, Pair, draw_positions
@@ -65,7 +66,7 @@ class LocalSGD:
             Those that require no gradient stay what they are in each client's model.
         loss: ``loss(outputs, targets, reduction=...)``, like ``torch.nn.functional.cross_entropy``.
         clients: the examples ``(x, y)`` of every client.
-        lr: the learning rate :math:`\eta`.
+        lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: how many examples a step sees.
         steps: how many steps a round has.
         reduction: ``"mean"`` or ``"sum"`` over a batch. The BALANCE paper's learning rates are for sums. None is for a
@@ -94,7 +95,7 @@ class LocalSGD:
         loss: Callable[..., Tensor],
         clients: Iterable[Pair],
         *,
-        lr: float,
+        lr: float | Callable[[int], float],
         batch_size: int = 32,
         steps: int = 1,
         reduction: Reduction | None = "mean",
@@ -105,6 +106,7 @@ class LocalSGD:
     ) -> None:
         _check_options(lr, batch_size, steps, reduction, momentum, way)
         self.lr, self.batch_size, self.steps, self.momentum, self.seed = lr, batch_size, steps, momentum, seed
+        self._rate(0)  # a function that does not return a number says so now
         self.loss = BatchLoss(loss, reduction)
         self._training = Stacked(model, buffers=buffers)
         self._judging = Stacked(model, buffers=buffers)
@@ -132,12 +134,12 @@ class LocalSGD:
         rows = torch.arange(len(models), device="cpu")
         positions = torch.arange(2, device="cpu") % self._clean.counts[0]
         x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
-        descent = Descent(self._training, self.loss, self.lr, self.momentum, models, models.clone())
+        descent = Descent(self._training, self.loss, self._rate(0), self.momentum, models, models.clone())
         descent.together(Batch(rows.to(models.device), x, y))
 
     def __repr__(self) -> str:
         names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "way")
-        return f"LocalSGD({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return call("LocalSGD", **{name: getattr(self, name) for name in names})
 
     @property
     def samples(self) -> Tensor:
@@ -151,9 +153,9 @@ class LocalSGD:
         check_count("t", t, 0)
         before = models.detach()
         after = torch.empty(before.shape, dtype=before.dtype, device=before.device)
-        velocity = self._next_velocity(after)
+        velocity, lr = self._next_velocity(after), self._rate(t)
         for step in range(self.steps):
-            self._step(before, after, velocity, t, step)
+            self._step(before, after, velocity, t, step, lr)
             before = after
         self._velocity = velocity
         return after
@@ -262,9 +264,9 @@ class LocalSGD:
         trainer(models, t)[0, 0].item()  # wait for the device
         return time.perf_counter() - start
 
-    def _step(self, before: Tensor, after: Tensor, velocity: Tensor | None, t: int, step: int) -> None:
+    def _step(self, before: Tensor, after: Tensor, velocity: Tensor | None, t: int, step: int, lr: float) -> None:
         examples = self._examples(t)
-        descent = Descent(self._training, self.loss, self.lr, self.momentum, before, after, velocity)
+        descent = Descent(self._training, self.loss, lr, self.momentum, before, after, velocity)
         seeds = self._seeds("model", t, step) if self._random else None
 
         def train(batch: Batch) -> None:
@@ -276,6 +278,15 @@ class LocalSGD:
         with self._training.own_generators(enabled=self._random):
             everybody, positions = torch.arange(examples.n, device="cpu"), self._positions(examples, t, step)
             for_each_batch(train, examples, positions, everybody, way=self.way, d=self._training.d)
+
+    def _rate(self, t: int) -> float:
+        """The learning rate of round t."""
+        if not callable(self.lr):
+            return self.lr
+        rate = self.lr(t)
+        if not _is_finite_from_zero(rate):
+            raise ValueError(f"lr must return a finite number >= 0 for every round, found {rate!r} for round {t}")
+        return float(rate)
 
     def _next_velocity(self, like: Tensor) -> Tensor | None:
         """A copy, so that a round that is interrupted leaves no trace."""
@@ -295,10 +306,17 @@ class LocalSGD:
         return torch.randint(2**62, (self._clean.n,), generator=generator, device="cpu").tolist()
 
 
-def _check_options(lr: float, batch_size: int, steps: int, reduction: str | None, momentum: float, way: str) -> None:
-    for name, value in (("lr", lr), ("momentum", momentum)):
-        if not isinstance(value, Real) or not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")
+def _is_finite_from_zero(value: float) -> bool:
+    return isinstance(value, Real) and 0 <= value < math.inf
+
+
+def _check_options(
+    lr: float | Callable[[int], float], batch_size: int, steps: int, reduction: str | None, momentum: float, way: str
+) -> None:
+    if not callable(lr) and not _is_finite_from_zero(lr):
+        raise ValueError(f"lr must be a finite number >= 0, or a function of the round, found {lr!r}")
+    if not _is_finite_from_zero(momentum):
+        raise ValueError(f"momentum must be a finite number >= 0, found {momentum!r}")
     check_count("batch_size", batch_size, 1)
     check_count("steps", steps, 1)
     if reduction not in ("mean", "sum", None):
