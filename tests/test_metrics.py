@@ -433,6 +433,13 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
         (lambda: AttackSuccess(MODEL, X, Y, EveryNth(2), 3), "target must be a class, 0 to 2, found 3"),
         (lambda: AttackSuccess(MODEL, X, Y * 0, EveryNth(2), 0), "y must have labels other than the target 0"),
         (lambda: AttackSuccess(MODEL, X, Y[:2], EveryNth(2), 0), "x and y must be equally many examples"),
+        (lambda: AttackSuccess(MODEL, X, Y, None, 0), "trigger must be a Trigger, found NoneType"),
+        (lambda: AttackSuccess(MODEL, X, Y, EveryNth, 0), "trigger must be a Trigger, found ABCMeta"),
+        (
+            lambda: acceptance([1], Topology.ring(3).deliver(torch.ones(3, 1)), []),
+            "weights must be of shape (3, 2) like the inbox, found list",
+        ),
+        (lambda: acceptance(torch.ones(3, 2), torch.ones(3, 2), []), "inbox must be an Inbox, found float32 (3, 2)"),
         (
             lambda: consensus_error(torch.zeros(3)),
             "models must be a floating-point tensor of shape (n, d), n >= 1, found",

@@ -799,12 +799,15 @@ def test_an_interrupted_round_leaves_no_trace():
     ("momentum", "state", "message"),
     [
         (0.0, {"velocity": torch.zeros(4, 21)}, r"state must have no keys but \[\], found \['velocity'\]"),
+        (0.9, {"speed": 1, 2: 3}, r"no keys but \['velocity'\], found \[2, 'speed'\]"),
+        (0.9, None, "state must be what state_dict returned, found NoneType"),
+        (0.0, ["velocity"], "state must be what state_dict returned, found list"),
         (0.9, {"speed": torch.zeros(4, 21)}, r"no keys but \['velocity'\], found \['speed'\]"),
         (0.9, {"velocity": torch.zeros(4, 20)}, r"velocity in state must be float32 \(4, 21\)"),
         (0.9, {"velocity": torch.zeros(3, 21)}, r"velocity in state must be float32 \(4, 21\)"),
     ],
 )
-def test_a_state_that_does_not_fit(momentum: float, state: dict[str, Tensor], message: str):
+def test_a_state_that_does_not_fit(momentum: float, state: Any, message: str):
     with pytest.raises(ValueError, match=message):
         logistic(momentum=momentum)[0].load_state_dict(state)
 
@@ -1012,6 +1015,7 @@ def test_losses_are_means_on_the_last_batch_of_the_round(way: Way, reduction: An
         torch.testing.assert_close(loss, cross_entropy(module(x[chosen]), y[chosen]).detach())
     assert torch.equal(candidates, kept)
     assert not losses.requires_grad
+    assert torch.equal(trainer.loss_of(4)(candidates, owners.to(torch.uint8)), losses)
 
 
 @every_way
@@ -1091,6 +1095,30 @@ def test_losses_need_as_many_clients_as_models():
     trainer, models = logistic()
     with pytest.raises(ValueError, match=r"models must be float32 \(3, 21\)"):
         trainer.loss_of(0)(models, torch.arange(3))
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (torch.tensor([0, 1, 2, 4]), "clients must be from 0 to 3, found 0 to 4"),
+        (torch.tensor([0, 1, 2, -1]), "clients must be from 0 to 3, found -1 to 2"),
+        ([0, 1, 2, 3], "clients must be ids, an integer tensor of shape (c,), found list"),
+        (3, "clients must be ids, an integer tensor of shape (c,), found int"),
+        (torch.tensor(3), "clients must be ids, an integer tensor of shape (c,), found int64 ()"),
+        (torch.arange(4.0), "clients must be ids, an integer tensor of shape (c,), found float32 (4,)"),
+        (torch.arange(4)[:, None], "clients must be ids, an integer tensor of shape (c,), found int64 (4, 1)"),
+    ],
+)
+def test_losses_of_clients_that_there_are_not(way: Way, clients: Any, message: str):
+    trainer, models = logistic(way=way)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        trainer.loss_of(0)(models, clients)
+
+
+def test_losses_of_a_round_that_there_is_not():
+    with pytest.raises(ValueError, match="t must be an integer at least 0, found None"):
+        logistic()[0].loss_of(None)  # type: ignore[arg-type]
 
 
 # Examples

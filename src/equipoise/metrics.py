@@ -159,6 +159,8 @@ class AttackSuccess(Metric):
         self, model: nn.Module, x: Tensor, y: Tensor, trigger: Trigger, target: int, *, buffers: bool = False
     ) -> None:
         _check_examples(x, y)
+        if not isinstance(trigger, Trigger):
+            raise ValueError(f"trigger must be a Trigger, found {describe(trigger)}")
         stamped = targeted(x, y, trigger, target)
         if not len(stamped):
             raise ValueError(f"y must have labels other than the target {target}, found none among {len(y)}")
@@ -241,7 +243,9 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
     """
     if weights is None:
         return None
-    if weights.shape != inbox.slots.shape:
+    if not isinstance(inbox, Inbox):
+        raise ValueError(f"inbox must be an Inbox, found {describe(inbox)}")
+    if not isinstance(weights, Tensor) or weights.shape != inbox.slots.shape:
         raise ValueError(
             f"weights must be of shape {tuple(inbox.slots.shape)} like the inbox, found {describe(weights)}"
         )

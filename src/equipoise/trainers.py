@@ -14,7 +14,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import Clients, as_mask, check_count, describe
+from equipoise.arguments import Clients, as_mask, check_count, check_range, describe
+from equipoise.attacks.label_flip import INTEGERS
 from equipoise.randomness import stream
 from equipoise.showing import call
 from equipoise.training.blocks import for_each_batch
@@ -166,6 +167,7 @@ class LocalSGD:
         Candidate j is judged on the mini-batch that ``clients[j]`` saw last in round t, by its mean loss, in evaluation
         mode. If a model or the loss draws random numbers even then, a client draws the same for all its candidates.
         """
+        check_count("t", t, 0)
         examples, last = self._examples(t), self.steps - 1
 
         @cache  # most rules never ask
@@ -174,11 +176,12 @@ class LocalSGD:
 
         @torch.inference_mode(False)
         def loss_of(models: Tensor, clients: Tensor) -> Tensor:
+            _check_judges(clients, examples.n)
             self._judging.check(models, len(clients))
             losses = models.new_empty(len(models))
             judgement = Judgement(self._judging, self._mean_loss, models, losses)
             seeds = self._seeds("judge", t, last) if self._habits.random else None
-            self._judge(judgement, examples, positions(), clients.cpu(), seeds)
+            self._judge(judgement, examples, positions(), clients.cpu().long(), seeds)
             return losses
 
         return loss_of
@@ -238,9 +241,11 @@ class LocalSGD:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state_dict` returned."""
-        allowed = {"velocity"} if self.momentum else set()
-        if not state.keys() <= allowed:
-            raise ValueError(f"state must have no keys but {sorted(allowed)}, found {sorted(state)}")
+        if not isinstance(state, Mapping):
+            raise ValueError(f"state must be what state_dict returned, found {describe(state)}")
+        allowed = ["velocity"] if self.momentum else []
+        if not state.keys() <= set(allowed):
+            raise ValueError(f"state must have no keys but {allowed}, found {sorted(state, key=str)}")
         velocity = state.get("velocity")
         if velocity is not None:
             self._training.check(velocity, self._clean.n, name="velocity in state")
@@ -308,6 +313,12 @@ class LocalSGD:
 
 def _is_finite_from_zero(value: float) -> bool:
     return isinstance(value, Real) and 0 <= value < math.inf
+
+
+def _check_judges(clients: Tensor, n: int) -> None:
+    if not isinstance(clients, Tensor) or clients.dim() != 1 or clients.dtype not in INTEGERS:
+        raise ValueError(f"clients must be ids, an integer tensor of shape (c,), found {describe(clients)}")
+    check_range("clients", clients, 0, n)
 
 
 def _check_options(
