@@ -385,6 +385,32 @@ def test_without_weights_nothing_is_known():
     assert acceptance(None, inbox, malicious=[0]) is None
 
 
+@pytest.mark.parametrize("malicious", [None, [], [7], [7, 9], torch.tensor([1000, 7]), [7, 10**12]])
+def test_one_client_knows_senders_by_their_ids(malicious: Any):
+    own = torch.tensor([1.0])
+    messages = [torch.tensor([1.01]), torch.tensor([50.0]), torch.tensor([torch.nan]), torch.tensor([1.02])]
+    inbox = Inbox.collect(messages, like=own, senders=[3, 7, 9, 1000])
+    weights = eq.Balance()(own, inbox, t=0, total=1).weights
+    assert weights is not None
+    assert weights.shape == (4,)
+    liars = set() if malicious is None else {int(i) for i in malicious}
+    accepted = {3: True, 7: False, 9: False, 1000: True}
+    counted = {i: accepted[i] for i, there in zip(inbox.senders[0].tolist(), inbox.mask[0], strict=True) if there}
+    expected = [[counted[i] for i in counted if (i in liars) == wanted] for wanted in (False, True)]
+    for rate, some in zip(acceptance(weights, inbox, malicious) or (), expected, strict=True):
+        assert rate == sum(some) / len(some) if some else math.isnan(rate)
+
+
+def test_one_client_counts_what_it_would_count_among_all():
+    models = torch.tensor([[1.0], [1.01], [50.0], [1.02]])
+    inbox = Topology.complete(4).deliver(models)
+    out = eq.Balance()(models, inbox, t=0, total=1)
+    assert out.weights is not None
+    alone = [acceptance(out.weights[i], inbox.of(i), malicious=[2]) for i in (0, 1, 3)]
+    assert alone == [(1.0, 0.0)] * 3
+    assert acceptance(out.weights, inbox, malicious=[2]) == (1.0, 0.0)
+
+
 def test_masked_slots_mean_nothing():
     nonsense = torch.tensor([[1, 99], [0, -5]])
     inbox = Inbox(torch.ones(2, 1), nonsense, torch.tensor([[True, False], [True, False]]), nonsense)
@@ -438,6 +464,22 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
         (
             lambda: acceptance([1], Topology.ring(3).deliver(torch.ones(3, 1)), []),
             "weights must be of shape (3, 2) like the inbox, found list",
+        ),
+        (
+            lambda: acceptance(torch.ones(3), Inbox.of_one(torch.ones(2, 1)), []),
+            "weights must be of shape (1, 2) like the inbox, found float32 (3,)",
+        ),
+        (
+            lambda: acceptance(torch.ones(2), Topology.ring(3).deliver(torch.ones(3, 1)), []),
+            "weights must be of shape (3, 2) like the inbox, found float32 (2,)",
+        ),
+        (
+            lambda: acceptance(torch.ones(2), Inbox.of_one(torch.ones(2, 1)), [-1]),
+            "malicious must be at least 0, found -1",
+        ),
+        (
+            lambda: acceptance(torch.ones(2), Inbox.of_one(torch.ones(2, 1)), torch.tensor([True, False])),
+            "malicious must be ids of clients for the weights of one, found bool (2,)",
         ),
         (lambda: acceptance(torch.ones(3, 2), torch.ones(3, 2), []), "inbox must be an Inbox, found float32 (3, 2)"),
         (

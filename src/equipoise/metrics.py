@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import Clients, as_mask, describe, is_floating
+from equipoise.arguments import Clients, as_mask, as_tensor, check_range, describe, is_floating
 from equipoise.attacks.label_flip import check_integers
 from equipoise.attacks.triggers import Trigger, targeted
 from equipoise.inbox import Inbox
@@ -236,24 +236,45 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
     sends itself does not, nor what went to a client of `PerClient` whose rule has no weights. NaN where there is no
     such message; None for a rule without weights.
 
+    One client, which has weights of shape (k,), is taken for benign, and all of its messages count. Malicious are then
+    ids of senders; those that sent nothing do not matter.
+
     >>> inbox = eq.Topology.complete(3).deliver(torch.ones(3, 1))
     >>> weights = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
     >>> eq.metrics.acceptance(weights, inbox, malicious=[2])
     (1.0, 0.5)
+    >>> eq.metrics.acceptance(weights[0], inbox.of(0), malicious=[2])
+    (1.0, 0.0)
     """
     if weights is None:
         return None
     if not isinstance(inbox, Inbox):
         raise ValueError(f"inbox must be an Inbox, found {describe(inbox)}")
-    if not isinstance(weights, Tensor) or weights.shape != inbox.slots.shape:
-        raise ValueError(
-            f"weights must be of shape {tuple(inbox.slots.shape)} like the inbox, found {describe(weights)}"
-        )
+    shape = inbox.slots.shape
+    alone = isinstance(weights, Tensor) and weights.dim() == 1 and inbox.n == 1
+    if not isinstance(weights, Tensor) or weights.shape != (shape[1:] if alone else shape):
+        raise ValueError(f"weights must be of shape {tuple(shape)} like the inbox, found {describe(weights)}")
+    counted, from_liars = _of_one(inbox, malicious) if alone else _of_all(inbox, malicious)
+    counted = counted & ~weights.isnan()
+    return _share(weights > 0, counted & ~from_liars), _share(weights > 0, counted & from_liars)
+
+
+def _of_all(inbox: Inbox, malicious: Clients | None) -> tuple[Tensor, Tensor]:
+    """(n, k) which messages count, and which of them are from malicious clients."""
     liars = as_mask(malicious, inbox.n).to(inbox.mask.device)
     receivers = torch.arange(inbox.n, device=liars.device)[:, None]
-    counted = inbox.mask & ~liars[:, None] & (inbox.senders != receivers) & ~weights.isnan()
-    from_liars = liars[inbox.senders.where(inbox.mask, 0)]
-    return _share(weights > 0, counted & ~from_liars), _share(weights > 0, counted & from_liars)
+    counted = inbox.mask & ~liars[:, None] & (inbox.senders != receivers)
+    return counted, liars[inbox.senders.where(inbox.mask, 0)]
+
+
+def _of_one(inbox: Inbox, malicious: Clients | None) -> tuple[Tensor, Tensor]:
+    """The same, (1, k), for one client that knows the ids of senders, but not how many clients there are."""
+    expected = "malicious must be ids of clients for the weights of one"
+    ids = as_tensor([] if malicious is None else malicious, expected)
+    if ids.dim() != 1 or ids.dtype == torch.bool or (ids.is_floating_point() and ids.numel()):
+        raise ValueError(f"{expected}, found {describe(ids)}")
+    check_range("malicious", ids, 0, None)
+    return inbox.mask, torch.isin(inbox.senders, ids.to(inbox.senders))
 
 
 def _share(accepted: Tensor, counted: Tensor) -> float:
