@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise import attacks, data, metrics, models
+from equipoise.experiments import tasks, trials
+from equipoise.experiments.settings import Setting
 from equipoise.randomness import stream, uniform
 from tests import test_data_celeba, test_data_har, test_data_idx
 from tests.cases import RULES
@@ -90,6 +92,8 @@ def source() -> torch.Generator:
 GRAPH, LABELS = eq.Topology.complete(6), torch.arange(90) % 5
 
 MADE: dict[str, Callable[[], Any]] = {
+    "lies": lambda: eq.Lies.join(eq.Lies.per_sender(START), eq.Lies.to_all(START[0])),
+    "lies, of a tensor": lambda: GRAPH.deliver(START, -START, malicious=[0, 3]).bank,
     "ring": lambda: eq.Topology.ring(5),
     "complete": lambda: eq.Topology.complete(5),
     "regular": lambda: eq.Topology.regular(8, 4, seed=0, malicious=[0, 1]),
@@ -172,8 +176,10 @@ ATTACKS: dict[str, Any] = {
     "MinSum": attacks.MinSum(perturbation="sign"),
     "NonFinite": attacks.NonFinite(),
     "OnModels": attacks.OnModels(attacks.Gaussian()),
+    "Only": attacks.Only(attacks.Zero(), [0]),
     "SignFlip": attacks.SignFlip(),
     "Spectral": attacks.Spectral(),
+    "Together": attacks.Together(attacks.Only(attacks.Zero(), [0]), attacks.Only(attacks.Gaussian(), [3])),
     "TrimAttack": attacks.TrimAttack(),
     "TrimAttack, fang": attacks.TrimAttack(form="fang", scope="global"),
     "Zero": attacks.Zero(),
@@ -223,7 +229,7 @@ def test_a_run_with_every_attack(attack: Any, device: str, dtype: torch.dtype) -
 def test_every_attack_is_run() -> None:
     public = (getattr(attacks, name) for name in attacks.__all__)
     known = {thing for thing in public if isinstance(thing, type) and {"forge", "poison"} & set(dir(thing))}
-    assert known - {attacks.Only, attacks.Together} == set(map(type, ATTACKS.values()))
+    assert known == set(map(type, ATTACKS.values()))
 
 
 @every_default
@@ -266,3 +272,19 @@ def test_a_run_with_progress(device: str, dtype: torch.dtype, capsys: pytest.Cap
     torch.set_default_dtype(dtype)
     simulator().run(progress=True)
     assert "worst error" in capsys.readouterr().err
+
+
+EXPERIMENTS = [{}, {"alpha": "Case-I"}, {"alpha": "Case-II", "disconnect": 0.3}, {"rule": "Case-IV", "attack": "Trim"}]
+
+
+@every_default
+@pytest.mark.parametrize("changes", EXPERIMENTS, ids=str)
+def test_an_experiment(changes: dict[str, Any], device: str, dtype: torch.dtype) -> None:
+    setting = Setting(**{"data": "synthetic", "attack": "Gauss", "rounds": 3} | changes)
+
+    def experiment() -> list[Any]:
+        tasks.load.cache_clear()
+        found, history = trials.run(setting, 0, ".")
+        return [found["max_MSE"], found["norm"], [(one.clients, one.values) for one in history]]
+
+    assert made_alike(experiment, device, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -122,7 +123,7 @@ class Lies:
         if len(kinds) > 1:
             found = sorted(f"{describe(x.rows)} on {x.rows.device}" for x in lies)
             raise ValueError(f"lies must share one width d, dtype and device, found {', '.join(found)}")
-        starts = [0, *torch.tensor([len(x.rows) for x in lies]).cumsum(0).tolist()]
+        starts = [0, *accumulate(len(x.rows) for x in lies)]
         return Lies(
             torch.cat([x.rows for x in lies]),
             torch.cat([x.senders for x in lies]),
@@ -217,7 +218,8 @@ def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
 def _choose(clients: Clients | None, rows: Tensor, *, name: str = "only") -> Tensor:
     """The ids of the chosen clients, out of one for every row; all of them for None."""
     n = len(rows)
-    return (torch.arange(n) if clients is None else as_mask(clients, n, name=name).nonzero().flatten()).to(rows.device)
+    chosen = None if clients is None else as_mask(clients, n, name=name).nonzero().flatten()
+    return torch.arange(n, device=rows.device) if chosen is None else chosen.to(rows.device)
 
 
 def _renumber(ids: Tensor, end: int) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
 
 def _spread(values: Sequence[float]) -> str:
     """Where values lie; those that are no numbers are the largest."""
-    ordered = torch.tensor(values, dtype=torch.float64).sort().values
+    ordered = torch.tensor(values, dtype=torch.float64, device="cpu").sort().values
     places = {"least": 0.0, "median": 0.5, "90 %": 0.9, "largest": 1.0}
     return ", ".join(f"{name} {ordered[int(share * (len(ordered) - 1))]:.4f}" for name, share in places.items())
 

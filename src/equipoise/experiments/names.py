@@ -117,7 +117,11 @@ def draw_graph(name: str, n: int, malicious: Tensor, seed: int) -> Topology:
 def draw_alpha(name: str, n: int, seed: int) -> float | Tensor | EachRound[float | Tensor]:
     """Alpha of all clients: a number, or drawn from [0, 1], once in Case I, in every round in Case II."""
     if name == "Case-I":
-        return torch.rand(n, generator=stream(seed, "case I"))
+        return _alphas(n, stream(seed, "case I"))
     if name == "Case-II":
-        return EachRound(lambda t, generator: torch.rand(n, generator=generator))
+        return EachRound(lambda t, generator: _alphas(n, generator))
     return float(name)
+
+
+def _alphas(n: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(n, generator=generator, dtype=torch.float32, device="cpu")

@@ -123,7 +123,7 @@ def _measured(run: Simulator, risk: Quadratic, eta: float) -> tuple[dict[str, li
     """
     benign = ~run.malicious
     series: dict[str, list[float]] = {"excess": [], "rho": [], "psi": []}
-    noise = torch.zeros(int(benign.sum()), dtype=torch.float64)
+    noise = torch.zeros(int(benign.sum()), dtype=torch.float64, device=benign.device)
 
     def note(models: Tensor) -> None:
         series["excess"].append(float(risk.excess(models).max()))

@@ -54,7 +54,7 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
         seed=seed,
     )
     tests = _metrics(setting, dataset, model)
-    benign = torch.ones(n, dtype=torch.bool)
+    benign = torch.ones(n, dtype=torch.bool, device="cpu")
     benign[[] if attack is None else malicious] = False
     return Simulator(
         trainer,
@@ -75,7 +75,7 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
 
 def _of_some(metric: Callable[[Tensor], Tensor], chosen: Tensor, models: Tensor) -> Tensor:
     """A metric of some models, NaN for the others: testing takes a fifth of the time, and who lies has no error."""
-    values = torch.full((len(models),), math.nan, dtype=torch.float64)
+    values = torch.full((len(models),), math.nan, dtype=torch.float64, device=models.device)
     values[chosen] = metric(models[chosen])
     return values
 
