@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.kernels import library
+from equipoise.randomness import stream
+from equipoise.rules.base import WeightedRule, uniform
 from equipoise.testing.laws import with_bank
 from equipoise.testing.some_rules import scale
 from tests.cases import LEARNS, RULES
@@ -725,3 +729,133 @@ def test_modules_that_share_memory_cannot_hold_two_models() -> None:
     second.weight = torch.nn.Parameter(first.weight.data)
     with pytest.raises(ValueError, match="modules must not share parameters, found parameter 'weight' of modules"):
         eq.unstack_models(torch.zeros(2, 3), [first, second])
+
+
+# What reading found: numbers beyond what kernels were made for
+
+
+@pytest.mark.parametrize("count", [510, 511, 512, 513])
+def test_learn_with_as_many_messages_as_the_kernels_sort(count: int) -> None:
+    """Own is one more."""
+    own, update = torch.randn(300), torch.randn(300)
+    received = torch.randn(count, 300)
+    expected = torch.cat([received, update[None]]).double().sort(0).values[100:-100].mean(0)
+    sent: list[Tensor] = []
+    eq.converse(eq.LEARN(tolerated=100), own, lambda x: (sent.append(x), received)[1], t=1, update=update)
+    torch.testing.assert_close(sent[1], (own + (expected.float() - update)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [eq.Median(), eq.TrimmedMean(tolerated=1)], ids=lambda rule: type(rule).__name__)
+def test_a_huge_value_concerns_only_those_who_hear_it(rule: Any) -> None:
+    """In float64, of clients that share their work and of clients that do not."""
+    clique = [(i, j) for i in range(4) for j in range(4) if i != j]
+    others = [(1, 4), (2, 4), (3, 4), (1, 5), (2, 5), (3, 5), (4, 5), (4, 6), (5, 6)]
+    graph = eq.Topology.from_edges(7, [*clique, *others], directed=True)
+    models = 1 + 0.01 * torch.randn(7, 5, dtype=torch.float64, generator=stream(0, "models"))
+    models[0, 1] = 1e160
+    out = rule(models, graph.deliver(models), out=torch.full_like(models, -777.0)).model
+    for i in range(7):
+        torch.testing.assert_close(out[i], rule(models[i], models[graph.neighbors(i)]).model)
+
+
+@pytest.mark.parametrize("short", [1e-310, 5e-324])
+@pytest.mark.parametrize("rule", [eq.FLTrust(), eq.FLTrust(weighted=False)], ids=repr)
+def test_a_message_too_short_to_be_lengthened_is_rejected(rule: Any, short: float) -> None:
+    own = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    out = rule(own, torch.stack([own * 1.01, own * short]))
+    assert out.weights.tolist() == [1, 0]
+    torch.testing.assert_close(out.model, own)
+
+
+def test_the_mean_of_many_clients_is_that_of_each_where_norms_overflow() -> None:
+    bank = torch.tensor([[1.5e308, 1.5e308], [1, 1], [2, 2], [torch.nan, 0]], dtype=torch.float64)
+    inbox = eq.Inbox(bank, torch.tensor([[0, 1, 2], [3, 1, 2]]))
+    own = torch.zeros(2, 2, dtype=torch.float64)
+    assert eq.FedAvg()(own, inbox).model.tolist() == [[1.5, 1.5]] * 2
+    assert eq.FedAvg()(own[0], bank[:3]).model.tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_closest_of_equally_close_messages_is_that_of_the_lowest_id(native: bool) -> None:
+    """UBAR where nobody is better than own; float32 sums would tell the two apart."""
+    own, rule = torch.ones(70_000), eq.UBAR(tolerated=0, empty="closest")
+    for case in range(8):
+        generator = stream(0, "moves", case)
+        move = (torch.randn(70_000, generator=generator) * 1024).round() / 1024  # whose squares have exact sums
+        moved = own + move[torch.randperm(70_000, generator=generator)]
+        received = torch.stack([own + move, moved, own + 5 * move])
+        with nullcontext() if native else library.disabled():
+            out = rule(own, received, loss_of=lambda models: torch.ones(len(models)))
+        assert out.weights.tolist() == [1, 0, 0]
+
+
+def test_a_negative_view_is_another_model() -> None:
+    z = torch.complex(torch.zeros(6, 9000), 1 + 0.01 * torch.randn(6, 9000))
+    own, negated, graph = z.imag, z.conj().imag, eq.Topology.complete(6)
+    out = eq.Balance(gamma=0.5, kappa=0.0)(own, eq.Inbox(negated, graph.senders))
+    assert not out.weights.any()
+    assert torch.equal(out.model, own)
+
+
+def test_out_of_learn_may_not_be_own() -> None:
+    own = torch.ones(3)
+    with pytest.raises(ValueError, match="out must have memory of its own"):
+        eq.converse(eq.LEARN(tolerated=0), own, lambda sent: sent[None] * 5, t=0, update=own.clone(), out=own)
+    assert own.tolist() == [1, 1, 1]
+
+
+def test_rows_of_out_may_not_overlap() -> None:
+    own, out = torch.ones(2, 10), torch.zeros(30).as_strided((2, 10), (2, 1))
+    with pytest.raises(ValueError, match=r"out must have memory for every number, found .* strides \(2, 1\)"):
+        eq.Median()(own, eq.Topology.complete(2).deliver(own), out=out)
+    turned = torch.zeros(10, 2).T
+    assert torch.equal(eq.Median()(own, eq.Topology.complete(2).deliver(own), out=turned).model, own)
+
+
+@pytest.mark.parametrize(
+    "which", [torch.tensor([0.0]), torch.tensor([True]), torch.tensor([True] * 5)], ids=["float", "short", "long"]
+)
+def test_receivers_are_ids_or_a_mask(which: Tensor) -> None:
+    inbox = eq.Topology.ring(4).deliver(HONEST)
+    with pytest.raises(ValueError, match=r"receivers must be ids of receivers, 0 to 3, or a bool mask of shape \(4,\)"):
+        inbox.of(which)
+    bytes_ = torch.tensor([0, 1, 2, 3], dtype=torch.uint8)
+    assert torch.equal(inbox.of(bytes_).slots, inbox.slots)
+
+
+@pytest.mark.parametrize("value", ["1", 1 + 0j, 2**70, 0.5, True], ids=repr)
+def test_tolerated_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"tolerated must be whole numbers >= 0, found "):
+        eq.Krum()(OWN, HONEST, tolerated=value)
+
+
+def test_rules_step_out_of_autocast() -> None:
+    """A training loop may be under it; products of models in bfloat16 would be off by a part in five hundred."""
+    seen: list[bool] = []
+
+    class Asking(WeightedRule):
+        def weigh(self, own: Tensor, inbox: eq.Inbox, **_: Any) -> Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return uniform(inbox.present)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Asking()(OWN, HONEST)
+        assert torch.is_autocast_enabled("cpu")
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_who_has_no_finite_update_agrees_on_none(native: bool) -> None:
+    own, update = torch.randn(6, 4), torch.randn(6, 4)
+    update[2] = torch.nan
+    graph, sent = eq.Topology.ring(6), list[Tensor]()
+
+    def exchange(messages: Tensor) -> eq.Inbox:
+        sent.append(messages.clone())
+        return graph.deliver(messages)
+
+    with nullcontext() if native else library.disabled():
+        eq.converse(eq.LEARN(tolerated=1), own, exchange, t=3, update=update)
+    assert all(messages[2].isnan().all() for messages in sent[:2])
+    assert all(messages[[0, 1, 3, 4, 5]].isfinite().all() for messages in sent)
+    torch.testing.assert_close(sent[1][3], torch.stack([update[3], update[4]]).mean(0))

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,6 +38,21 @@ def test_the_environment_decides(wish: str | None) -> None:
         check=True,
     )
     assert done.stdout.strip() == str(wish != "0")
+
+
+@pytest.mark.parametrize("damage", ["damaged", "of another version"])
+def test_a_library_that_cannot_be_used_is_named_and_left_alone(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything works without it, in torch."""
+    if damage == "damaged":
+        place = tmp_path / "kernels" / "library.py"
+        (tmp_path / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
+        monkeypatch.setattr(library, "__file__", str(place))
+    else:
+        monkeypatch.setitem(library.ARGUMENTS, "not_yet_written", ())
+    with pytest.warns(UserWarning, match="the kernels in C are not used; install equipoise again"):
+        assert library._open() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

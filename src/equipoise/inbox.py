@@ -243,7 +243,12 @@ class Inbox:
     def of(self, receivers: int | Tensor) -> Inbox:
         """The inbox of one receiver, or of several; the bank is shared, not copied."""
         chosen = torch.as_tensor(receivers, device=self.slots.device).reshape(-1)
-        if chosen.dtype != torch.bool:
+        is_mask = chosen.dtype == torch.bool
+        if chosen.is_floating_point() or (is_mask and len(chosen) != self.n):
+            expected = f"ids of receivers, 0 to {self.n - 1}, or a bool mask of shape ({self.n},)"
+            raise ValueError(f"receivers must be {expected}, found {describe(chosen)}")
+        if not is_mask:
+            chosen = chosen.long()
             check_range("receivers", chosen, 0, self.n)
         part = Inbox(self.bank, self.slots[chosen], self.mask[chosen], self.senders[chosen], self.keep_nonfinite)
         for known in self.__dict__.keys() & {"bank_norms", "finite"}:

@@ -64,7 +64,7 @@ def uniform(
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Uniform numbers in [low, high), float32 on a grid of 2^-23 of the range.
+    """Uniform numbers from low to high, which is met by rounding only; float32 on a grid of 2^-23 of the range.
 
     On the CPU three times as fast as `torch.rand`, which some attacks would otherwise spend most of their time in: the
     generator, torch's global one if not given, seeds numpy's SFC64, whose bits become the mantissa of a number in

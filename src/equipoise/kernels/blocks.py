@@ -63,7 +63,8 @@ def in_sums(x: Tensor, size: int = SUM) -> Tensor:
 
 def same_rows(a: Tensor, b: Tensor) -> bool:
     """Whether two matrices are the same memory, so that work done for one holds for the other."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+    same_memory = a.data_ptr() == b.data_ptr() and a.is_neg() == b.is_neg()
+    return same_memory and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
 def chunks(size: int, cost: int, budget: int = TILE) -> Iterator[slice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -37,12 +38,19 @@ def _open() -> ctypes.CDLL | None:
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).parents[1] / f"_native{suffix}"
         if path.exists():
-            library = ctypes.CDLL(str(path))
-            for name, arguments in ARGUMENTS.items():
-                for dtype in SUFFIXES.values():
-                    getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
-            return library
+            try:
+                return _declared(ctypes.CDLL(str(path)))
+            except (OSError, AttributeError) as error:  # damaged, or of another version
+                warnings.warn(f"{error}: the kernels in C are not used; install equipoise again", stacklevel=2)
     return None
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, with the arguments of its functions."""
+    for name, arguments in ARGUMENTS.items():
+        for dtype in SUFFIXES.values():
+            getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
+    return library
 
 
 LIBRARY = None if os.environ.get("EQUIPOISE_NATIVE") == "0" else _open()

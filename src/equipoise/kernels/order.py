@@ -53,7 +53,7 @@ def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, includ
     result[alone] = own[alone]
     extra, finite, others = own if include_own else None, True, []
     for heard in _heard(inbox, trim, include_own):
-        if inbox.keep_nonfinite or heard.rows.shape[1] > LARGEST:
+        if inbox.keep_nonfinite or heard.rows.shape[1] + include_own > LARGEST:
             _by_sorting(result, inbox.bank, extra, heard)
         elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
             finite &= _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
@@ -61,7 +61,8 @@ def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, includ
             others.append(heard)
         else:
             _by_network(result, inbox.bank, extra, heard)
-    return finite and all([_natively(result, inbox.bank, extra, some) for some in _together(others)])
+    rest = [_natively(result, inbox.bank, extra, some) for some in _together(others)]  # all, whatever is found
+    return finite and all(rest)
 
 
 def _heard(inbox: Inbox, trim: Tensor, include_own: bool) -> Iterator[Heard]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from typing import Any, ClassVar, final
 
@@ -38,15 +39,22 @@ class Rule(ABC):
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
         """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
         models, inbox = as_batch(own, received)
-        check_out(inputs.get("out"), own, inbox)
-        if own.dim() == 2:
-            return self.aggregate(models, inbox, **inputs)
-        out = self.aggregate(models, inbox, **batch_inputs(**inputs))
+        check_out(inputs.get("out"), own, inbox.bank)
+        with _in_full_precision(own.device):
+            if own.dim() == 2:
+                return self.aggregate(models, inbox, **inputs)
+            out = self.aggregate(models, inbox, **batch_inputs(**inputs))
         return Aggregated(out.model[0], None if out.weights is None else out.weights[0], out.state)
 
     @abstractmethod
     def aggregate(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Aggregated:
         """Aggregate for every client: ``own`` is (n, d), and ``inbox`` has n receivers."""
+
+
+def _in_full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Products of models are in their dtype, also where the training around them is under autocast."""
+    under = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if under else nullcontext()
 
 
 class WeightedRule(Rule):
@@ -97,19 +105,30 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     return models, inbox
 
 
-def check_out(out: Tensor | None, own: Tensor, inbox: Inbox) -> None:
+def check_out(out: Tensor | None, own: Tensor, *others: Tensor) -> None:
     """Raise unless results may be written to ``out``: like own, and in memory of its own."""
     if out is None:
         return
     if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (own.shape, own.dtype, own.device):
         raise ValueError(f"out must be a tensor like own, {describe(own)} on {own.device}, found {describe(out)}")
-    if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
-        raise ValueError("out must have memory for every number, found a tensor that was expanded")
+    if _overlaps(out):
+        found = f"strides {out.stride()} of shape {tuple(out.shape)}"
+        raise ValueError(f"out must have memory for every number, found a tensor that was expanded: {found}")
     if out.requires_grad:
         raise ValueError("out must not require gradients, which rules do not compute")
     memory = out.untyped_storage().data_ptr()
-    if memory and memory in (own.untyped_storage().data_ptr(), inbox.bank.untyped_storage().data_ptr()):
+    if memory and memory in [x.untyped_storage().data_ptr() for x in (own, *others)]:
         raise ValueError("out must have memory of its own, found that of own or of a message")
+
+
+def _overlaps(x: Tensor) -> bool:
+    """Whether two elements of a vector or matrix may have the same memory."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += stride * max(0, size - 1)
+    return False
 
 
 def batch_inputs(**inputs: Any) -> dict[str, Any]:
@@ -153,9 +172,13 @@ def needed(rule: object, **inputs: Any) -> tuple[Any, ...]:
 def as_tolerated(rule: object, given: int | Tensor | None, default: int | None, inbox: Inbox) -> Tensor:
     """(n,) how many malicious neighbours each client expects; the call's value goes before the rule's own."""
     (value,) = needed(rule, tolerated=default if given is None else given)
-    tolerated = torch.as_tensor(value, device=inbox.slots.device)
-    if tolerated.is_floating_point() or tolerated.dtype == torch.bool or (tolerated < 0).any():
-        raise ValueError(f"tolerated must be whole numbers >= 0, found {value}")
+    try:
+        tolerated = torch.as_tensor(value, device=inbox.slots.device)
+        whole = not (tolerated.is_floating_point() or tolerated.is_complex() or tolerated.dtype == torch.bool)
+    except (TypeError, ValueError, RuntimeError):  # no number, or one beyond int64
+        whole = False
+    if not whole or (tolerated < 0).any():
+        raise ValueError(f"tolerated must be whole numbers >= 0, found {value!r}")
     if tolerated.dim() and tolerated.shape != (inbox.n,):
         raise ValueError(f"tolerated must be one number or one per client ({inbox.n},), found {tuple(tolerated.shape)}")
     return tolerated.long().expand(inbox.n)

@@ -25,8 +25,9 @@ class FLTrust(Rule):
     "averaging all normalized models", without weights; but then half of all random vectors are accepted in full, which
     does not fit the paper's results, so the weights of the original are the default.
 
-    A zero message, or a zero own, has no direction: it is rejected, or rejects all. ``weights`` are shares of the
-    rescaled messages.
+    A zero message, or a zero own, has no direction: it is rejected, or rejects all. So is a message too short to be
+    given the length of own, by a factor beyond 1e308, as float64 allows. ``weights`` are shares of the rescaled
+    messages.
 
     Args:
         weighted: weigh by the cosine, as in FLTrust; otherwise take the plain mean, as in the paper's sentence.
@@ -46,10 +47,10 @@ class FLTrust(Rule):
     ) -> Aggregated:
         """Share by cosine, rescale, sum."""
         cosines, sizes = kernels.cosines(own, inbox)
-        trust = cosines.clamp_min_(0)
+        longer = sizes[:, None] / inbox.lengths(cosines > 0)
+        trust = cosines.clamp_min_(0).where(longer.isfinite(), 0.0)
         total = trust.sum(1, keepdim=True)
         shares = (trust / total).where(total > 0, 0.0) if self.weighted else uniform(trust > 0)
-        lengths = inbox.lengths(shares > 0)
-        coefficients = (shares * (sizes[:, None] / lengths)).where(shares > 0, 0.0)
+        coefficients = (shares * longer).where(shares > 0, 0.0)
         model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)

@@ -14,7 +14,7 @@ from equipoise import kernels
 from equipoise.arguments import check_count, check_probability, describe
 from equipoise.inbox import Inbox
 from equipoise.mixing import mix
-from equipoise.rules.base import as_batch, as_tolerated, check_strict, needed
+from equipoise.rules.base import as_batch, as_tolerated, check_out, check_strict, needed
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.types import Aggregated, RoundInputs
 
@@ -70,6 +70,7 @@ class LEARN:
         check_count("t", t, 0)
         if not isinstance(update, Tensor) or update.shape != own.shape or update.dtype != own.dtype:
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
+        check_out(inputs.get("out"), own)
         agreed = update.detach()
         for _ in range(int(t).bit_length()):  # ceil(log2(t + 1)), in whole numbers
             agreed = self._agree(agreed, (yield agreed), inputs.get("tolerated"))
@@ -92,4 +93,7 @@ class LEARN:
         agreed = kernels.trimmed_mean(updates, inbox, f, include_own=included)
         if self.own_update == "mixed":
             agreed = mix(updates, agreed, self.alpha)
+        finite = kernels.are_finite(updates)
+        if included and not finite.all():  # who has no finite update to include has none to send either
+            agreed[~finite] = torch.nan
         return agreed.view(update.shape)

@@ -64,7 +64,7 @@ class UBAR(WeightedRule):
         """Equal weights for the messages that pass both stages."""
         (loss_of,) = needed(self, loss_of=loss_of)
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        apart, near = _nearest(own, inbox, f)
+        apart, near = _nearest(own, inbox, f, closest=self.empty == "closest")
         losses, own_losses = _losses(own, inbox, near, loss_of)
         better = near & (losses < own_losses[:, None])
         if self.empty != "own":
@@ -74,13 +74,17 @@ class UBAR(WeightedRule):
         return uniform(better)
 
 
-def _nearest(own: Tensor, inbox: Inbox, tolerated: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, k) distances, and which messages are among the nearest, all but so many, the lowest ids first."""
+def _nearest(own: Tensor, inbox: Inbox, tolerated: Tensor, closest: bool) -> tuple[Tensor, Tensor]:
+    """(n, k) distances, and which messages are among the nearest, all but so many, the lowest ids first.
+
+    With ``closest``, distances also tell which message is the nearest of all.
+    """
     apart, sizes = kernels.distances(own, inbox)
     amount = inbox.counts - tolerated
     if inbox.k:
         last = apart.sort(dim=1).values.gather(1, (amount - 1).clamp_min(0)[:, None])
-        apart = kernels.sharpened(own, inbox, sizes, apart, last[:, 0])
+        for around in (last[:, 0], *([apart.amin(1)] if closest else [])):
+            apart = kernels.sharpened(own, inbox, sizes, apart, around)
     return apart, (_rank(apart, inbox.senders) < amount[:, None]) & inbox.present
 
 
