@@ -243,6 +243,15 @@ def without_times(found: trials.Run) -> trials.Run:
     return {name: value for name, value in found.items() if name not in {"seconds", "aggregate_seconds"}}
 
 
+def test_a_run_names_the_source_that_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may commit while it runs."""
+    trials._origin.cache_clear()
+    monkeypatch.setattr(trials, "_commit", lambda: "first")
+    found, _ = trials.run(SHORT, 0, ".", step=lambda run: monkeypatch.setattr(trials, "_commit", lambda: "second"))
+    trials._origin.cache_clear()
+    assert found["commit"] == "first"
+
+
 def interrupt_after_seven_rounds(checkpoint: Path) -> None:
     def interrupt(run: eq.Simulator) -> None:
         if run.t == 7:

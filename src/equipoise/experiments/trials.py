@@ -106,6 +106,7 @@ def run(
     nothing can change that. Models are tested after each of the ``last`` rounds too, which the history has; what is to
     be kept is the same with and without.
     """
+    _origin()  # before training: the source may be another one afterwards
     one, start = simulator(setting, seed, root), time.perf_counter()
     one.every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
     if checkpoint is not None and checkpoint.exists():
