@@ -859,3 +859,8 @@ def test_who_has_no_finite_update_agrees_on_none(native: bool) -> None:
     assert all(messages[2].isnan().all() for messages in sent[:2])
     assert all(messages[[0, 1, 3, 4, 5]].isfinite().all() for messages in sent)
     torch.testing.assert_close(sent[1][3], torch.stack([update[3], update[4]]).mean(0))
+
+
+def test_progress_is_a_function() -> None:
+    with pytest.raises(ValueError, match=r"progress must be a function of t and total, found 0\.5"):
+        eq.Balance(progress=0.5)  # type: ignore[arg-type]

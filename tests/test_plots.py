@@ -505,3 +505,9 @@ def test_without_matplotlib_the_error_says_how(monkeypatch: pytest.MonkeyPatch) 
 def test_matplotlib_is_imported_when_something_is_drawn() -> None:
     check = "import sys, equipoise.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("draw", [plots.acceptance_over_rounds, plots.error_per_client], ids=lambda draw: draw.__name__)
+def test_one_history_is_drawn_not_several(draw: Any) -> None:
+    with pytest.raises(ValueError, match="history must be a History, as run returns it, found dict"):
+        draw({"Balance": History(2)})

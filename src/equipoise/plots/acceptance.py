@@ -13,6 +13,7 @@ from equipoise.plots.style import (
     MALICIOUS,
     Array,
     axes_for,
+    check_history,
     label_axes,
     legend_below,
     line_style,
@@ -37,6 +38,7 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     >>> [line.get_ydata().tolist() for line in ax.lines]
     [[100.0, 100.0], [25.0, 25.0]]
     """
+    check_history(history)
     sides = {"benign": (BENIGN, "-", "o"), "malicious": (MALICIOUS, "--", "s")}
     recorded = [side for side in sides if any(f"accepted_{side}" in one.values for one in history)]
     if not recorded:

@@ -16,6 +16,7 @@ from equipoise.plots.style import (
     Array,
     axes_for,
     check_histories,
+    check_history,
     drawable,
     label_axes,
     legend_below,
@@ -50,6 +51,7 @@ def error_per_client(
     >>> [float(bar.get_height()) for bar in ax.patches]
     [0.1, 0.2, 0.9]
     """
+    check_history(history)
     values = drawable(history.per_client(metric, t))
     ax, new = axes_for(ax, 1.8)
     hatched: dict[str, Any] = {"facecolor": "#E4E4E4", "edgecolor": "#999999", "hatch": "/////", "linewidth": 0.3}

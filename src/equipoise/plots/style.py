@@ -117,6 +117,12 @@ def line_style(position: int, lines: int, points: int) -> dict[str, Any]:
     }
 
 
+def check_history(history: object) -> None:
+    """Raise unless it is one."""
+    if not isinstance(history, History):
+        raise ValueError(f"history must be a History, as run returns it, found {type(history).__name__}")
+
+
 def check_histories(histories: Mapping[str, History]) -> None:
     """Raise unless there are histories, by name."""
     if not isinstance(histories, Mapping) or not histories:

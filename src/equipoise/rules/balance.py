@@ -54,6 +54,8 @@ class Balance(WeightedRule):
 
     def __post_init__(self) -> None:
         check_nonnegative(self, "gamma", "kappa")
+        if self.progress is not None and not callable(self.progress):
+            raise ValueError(f"progress must be a function of t and total, found {self.progress!r}")
 
     def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""
