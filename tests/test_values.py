@@ -223,6 +223,14 @@ def test_a_plain_rule_converses_in_one_exchange() -> None:
     assert all(torch.equal(message, OWN) for message in sent)
 
 
+@pytest.mark.parametrize("size", [1.0, 3.0, 2.0**-40, 1e10])
+def test_krum_gives_scores_that_are_exactly_equal_to_the_lowest_id(size: float) -> None:
+    """The scores are 27, 19, 27, 19 and 43, each of a sum of other squares."""
+    received = size * torch.tensor([[2, 2], [-1, 1], [-1, -1], [1, 2], [2, -2]], dtype=torch.float64)
+    assert eq.Krum(tolerated=0)(torch.zeros(2).double(), received).weights.tolist() == [0, 1, 0, 0, 0]
+    assert eq.Krum(tolerated=0)(torch.zeros(2), received.float()).weights.tolist() == [0, 1, 0, 0, 0]
+
+
 def test_median_and_trimmed_mean_do_not_overflow() -> None:
     """The mean of the two middle values exists even where their sum does not."""
     received = torch.tensor([[3e38], [3.2e38], [3e38], [3.2e38]])

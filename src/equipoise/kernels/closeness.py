@@ -13,9 +13,15 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels import native
-from equipoise.kernels.at_once import along_edges, between_rows, unordered_within
+from equipoise.kernels.at_once import along_edges, between_rows, unordered, unordered_within
 from equipoise.kernels.blocks import chunks, same_rows
-from equipoise.kernels.careful import careful_cosines, careful_distances, careful_norms
+from equipoise.kernels.careful import (
+    careful_cosines,
+    careful_distances,
+    careful_norms,
+    careful_squares,
+    largest_differences,
+)
 from equipoise.kernels.edges import SHORT, edge_distances, edge_products, pair_distances
 from equipoise.kernels.gram import products, squared_distances, squared_distances_of_each
 from equipoise.kernels.size import is_tame, norms
@@ -27,6 +33,7 @@ BUDGET = 1 << 19  # elements of messages that are multiplied at once
 SMALL = 1 << 16  # work below which float64 costs nothing
 DENSE = 16  # a matrix product does this many products in the time of one difference
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
+TINY = 1e-280  # squares of float64 below this have lost digits, or vanished
 
 
 def distances(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
@@ -192,20 +199,26 @@ def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: 
     return careful_distances(own, receivers, inbox.bank, rows, larger)
 
 
-def exact_message_distances(inbox: Inbox, rows: Tensor) -> Tensor:
-    """(r, c, c) squared distances between the messages in rows (r, c) of the bank, as exact as float64 has them.
+def exact_message_distances(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distances between rows of the bank as exact as float64 has them: squares, and scales to be squared too.
 
-    Each receiver's are relative to the largest of them, so that no square overflows or vanishes.
+    Scales are powers of two, so that squares which are small integers stay exact, and none overflows or vanishes.
     """
-    count = rows.shape[1]
-    left, right = torch.triu_indices(count, count, offset=1, device=rows.device)
-    pairs = rows[:, left].flatten(), rows[:, right].flatten()
-    larger = torch.maximum(inbox.bank_norms[pairs[0]], inbox.bank_norms[pairs[1]])
-    apart = careful_distances(inbox.bank, pairs[0], inbox.bank, pairs[1], larger).view(len(rows), -1)
-    relative = (apart / apart.amax(1, keepdim=True)).nan_to_num_(nan=0.0).square_()
-    squares = torch.zeros(*rows.shape, count, dtype=torch.float64, device=rows.device)
-    squares[:, left, right] = squares[:, right, left] = relative
-    return squares
+    (low, high), inverse = unordered(left, right, len(inbox.bank))
+    squares, scales = _exact_squares(inbox, low, high)
+    return squares[inverse], scales[inverse]
+
+
+def _exact_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(p,) squares and scales; a second look at models that agree in all that is not tiny, as only float64 can."""
+    bank, larger = inbox.bank, torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
+    squares, scales = careful_squares(bank, left, bank, right, larger)
+    squares.masked_fill_(left == right, 0)
+    if bank.dtype == torch.float64:
+        lost = ((squares < TINY) & (left != right)).nonzero().flatten()
+        pairs = left[lost], right[lost]
+        squares[lost], scales[lost] = careful_squares(bank, pairs[0], bank, pairs[1], largest_differences(bank, *pairs))
+    return squares, scales
 
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:
@@ -216,6 +229,6 @@ def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Te
     which, left, right = doubtful.triu(diagonal=1).nonzero(as_tuple=True)
     a, b = rows[which, left], rows[which, right]
     larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
-    exact = careful_distances(inbox.bank, a, inbox.bank, b, larger).square_()
-    squares[which, left, right] = squares[which, right, left] = exact
+    exact, scale = careful_squares(inbox.bank, a, inbox.bank, b, larger)
+    squares[which, left, right] = squares[which, right, left] = exact * scale * scale
     return squares

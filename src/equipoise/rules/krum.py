@@ -11,6 +11,8 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import ascending
+from equipoise.kernels.careful import power_of_two
+from equipoise.kernels.closeness import TINY
 from equipoise.rules.base import WeightedRule, as_tolerated, check_strict
 
 
@@ -49,35 +51,62 @@ class Krum(WeightedRule):
         for group, squares in kernels.message_distances(own, inbox):
             amount, senders = f[group.receivers], inbox.senders[group.receivers[:, None], group.columns]
             scores = _scores(squares, amount)
-            doubtful = _is_doubtful(scores, squares, inbox.bank_norms[group.rows])
-            if doubtful.any():
-                squares[doubtful] = kernels.exact_message_distances(inbox, group.rows[doubtful])
-                scores[doubtful] = _scores(squares[doubtful], amount[doubtful])
+            which, place = _rivals(scores, squares, inbox.bank.dtype).nonzero(as_tuple=True)
+            if len(which):
+                rows = group.rows[which]
+                exact = kernels.exact_message_distances(inbox, group.rows[which, place, None].expand_as(rows), rows)
+                squares[which, place] = _on_one_scale(*exact, which, amount)
+                scores[which] = torch.inf
+                scores[which, place] = _scores(squares[which, place, None], amount[which])[:, 0]
             chosen = _lowest_score(scores, squares, senders)
             weights[group.receivers, group.columns.gather(1, chosen[:, None])[:, 0]] = 1
         return weights
 
 
 def _scores(squares: Tensor, tolerated: Tensor) -> Tensor:
-    """(r, c) sum of the squared distances to the q nearest other messages, from (r, c, c) squared distances."""
-    count = squares.shape[1]
-    if count == 1:
+    """(r, p) sum of the squared distances to the q nearest other messages, from (r, p, c) squared distances."""
+    if squares.shape[2] == 1:
         return squares[:, 0]
-    nearest = (count - tolerated - 2).clamp(1, count - 1)
     sums = ascending(squares)[:, :, 1:].cumsum(2)  # the first is its distance to itself, an exact zero
-    return sums.gather(2, (nearest - 1)[:, None, None].expand(-1, count, 1))[:, :, 0]
+    last = _nearest(squares.shape[2], tolerated) - 1
+    return sums.gather(2, last[:, None, None].expand(-1, squares.shape[1], 1))[:, :, 0]
 
 
-def _is_doubtful(scores: Tensor, squares: Tensor, lengths: Tensor) -> Tensor:
-    """(r,) where the best score left the range of float64, or different messages score too much alike for float32."""
+def _nearest(count: int, tolerated: Tensor) -> Tensor:
+    """(r,) how many of the other messages make a score, where there are some."""
+    return (count - tolerated - 2).clamp(1, count - 1)
+
+
+def _rivals(scores: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
+    """(r, c) messages one of which is best, where these squares cannot tell which; all others are beaten.
+
+    Different messages may score too much alike for float32, and squares may leave the range of float64.
+    """
     if squares.shape[1] <= 2:  # their scores are equal
-        return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        return torch.zeros_like(scores, dtype=torch.bool)
     best = scores.amin(1, keepdim=True)
-    rivals = scores <= best * (1 + 4e-6)
-    alike = rivals.sum(1) > 1
-    some = rivals[alike]
-    alike[alike.clone()] = (some[:, :, None] & some[:, None, :] & (squares[alike] > 0)).any(2).any(1)
-    return alike | best[:, 0].isinf() | (lengths.amax(1) < 1e-140)
+    rivals = scores <= (best * (1 + 4e-6)).clamp_min(TINY)
+    several = rivals.sum(1) > 1
+    some = rivals[several]
+    doubtful = several.clone()
+    doubtful[several] = (some[:, :, None] & some[:, None, :] & (squares[several] > 0)).any(2).any(1)
+    if dtype == torch.float64:
+        doubtful |= several & (best[:, 0] < TINY)  # the square of a narrower difference never vanishes
+    return rivals & (doubtful | best[:, 0].isinf())[:, None]
+
+
+def _on_one_scale(squares: Tensor, scales: Tensor, which: Tensor, tolerated: Tensor) -> Tensor:
+    """(p, c) squared distances of rivals (p,) of the receivers ``which``, in a unit that each receiver's rivals share.
+
+    The unit is close to the shortest way from a rival to its q-th neighbour: what is far away may become infinite,
+    which costs nobody a digit, and what decides never vanishes.
+    """
+    nearest = _nearest(squares.shape[1], tolerated)[which, None]
+    reach = ascending(scales * squares.sqrt()).gather(1, nearest)[:, 0].clamp_max(2.0**1000)
+    shortest = torch.full(tolerated.shape, torch.inf, dtype=torch.float64, device=squares.device)
+    shortest.scatter_reduce_(0, which, reach.where(reach > 0, torch.inf), "amin")
+    ratio = (scales / power_of_two(shortest)[which, None]).clamp(2.0**-1000, 2.0**1000)
+    return squares * ratio * ratio
 
 
 def _lowest_score(scores: Tensor, squares: Tensor, senders: Tensor) -> Tensor:
