@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise import UBAR, Inbox, Topology, kernels
+from equipoise import UBAR, Inbox, Krum, Topology, kernels
 from equipoise.kernels import blocks, closeness, mixture, networks, order
 from equipoise.rules import ubar
 
@@ -105,6 +105,36 @@ def test_the_rows_of_one_receiver_are_never_mixed_up_with_those_of_another(monke
         messages = models.double()[group.rows]
         truth = (messages[:, :, None] - messages[:, None, :]).square().sum(3)
         torch.testing.assert_close(squares, truth, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("remembered", [1 << 21, 0])
+@pytest.mark.parametrize("budget", [1 << 19, 1000])
+def test_one_near_tie_costs_krum_few_exact_distances(
+    budget: int, remembered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All receivers share those between the two rivals and everybody else, in however many pieces they are served."""
+    computed, careful_squares = [], closeness.careful_squares
+
+    def counted(bank: Tensor, left: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        computed.append(len(left))
+        return careful_squares(bank, left, *others)
+
+    monkeypatch.setattr(closeness, "careful_squares", counted)
+    monkeypatch.setattr(closeness, "SMALL", -1)
+    monkeypatch.setattr(closeness, "BUDGET", budget)
+    monkeypatch.setattr(closeness, "REMEMBERED", remembered)
+    models, graph = near_consensus(30, 5000, 1e-2), Topology.complete(30)
+    models[7] = 1.001 * models.mean(0)
+    models[4] = models[7]
+    models[4, 0] = torch.nextafter(models[4, 0], torch.tensor(9.0))
+    weights = Krum(tolerated=5)(models, graph.deliver(models)).weights
+    squares = torch.cdist(models.double(), models.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+    for receiver in range(30):
+        heard = graph.senders[receiver]
+        scores = squares[heard][:, heard].sort(1).values[:, : 29 - 5 - 1].sum(1)
+        assert weights[receiver].argmax() == scores.argmin()
+    assert len(computed) > 0
+    assert remembered == 0 or sum(computed) <= 2 * 30 + 1
 
 
 @pytest.mark.usefixtures("fast_or_small")

@@ -6,7 +6,7 @@ the fast way cannot answer for is computed again in float64: a malicious client 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +33,7 @@ BUDGET = 1 << 19  # elements of messages that are multiplied at once
 SMALL = 1 << 16  # work below which float64 costs nothing
 DENSE = 16  # a matrix product does this many products in the time of one difference
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
+REMEMBERED = 1 << 21  # exact distances that are kept for other receivers, in 48 MiB
 TINY = 1e-280  # squares of float64 below this have lost digits, or vanished
 
 
@@ -199,14 +200,42 @@ def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: 
     return careful_distances(own, receivers, inbox.bank, rows, larger)
 
 
-def exact_message_distances(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distances between rows of the bank as exact as float64 has them: squares, and scales to be squared too.
+def exact_message_distances(inbox: Inbox) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What tells squared distances between rows of the bank as exact as float64 has them, computing each only once.
 
-    Scales are powers of two, so that squares which are small integers stay exact, and none overflows or vanishes.
+    It returns squares, and scales to be squared too. These are powers of two, so that squares which are small
+    integers stay exact, and none overflows or vanishes.
     """
-    (low, high), inverse = unordered(left, right, len(inbox.bank))
-    squares, scales = _exact_squares(inbox, low, high)
-    return squares[inverse], scales[inverse]
+    return _ExactDistances(inbox)
+
+
+class _ExactDistances:
+    """Remembers what it has told, by pair, so that one near tie costs a graph no more than it costs one receiver."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known = torch.empty(0, dtype=torch.int64, device=self.inbox.bank.device)  # pairs, ascending
+        self.squares = self.scales = self.known.double()
+
+    def __call__(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.known) > REMEMBERED:
+            self._forget()
+        m = len(self.inbox.bank)
+        (low, high), inverse = unordered(left, right, m)
+        pairs = low * m + high
+        new = ~torch.isin(pairs, self.known)
+        if new.any():
+            self._learn(pairs[new], *_exact_squares(self.inbox, low[new], high[new]))
+        places = torch.searchsorted(self.known, pairs)[inverse]
+        return self.squares[places], self.scales[places]
+
+    def _learn(self, pairs: Tensor, squares: Tensor, scales: Tensor) -> None:
+        self.known, order = torch.cat([self.known, pairs]).sort()
+        self.squares = torch.cat([self.squares, squares])[order]
+        self.scales = torch.cat([self.scales, scales])[order]
 
 
 def _exact_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

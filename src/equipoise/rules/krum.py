@@ -48,14 +48,15 @@ class Krum(WeightedRule):
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
         check_strict(self.strict, inbox.mask.sum(1) - 3, inbox, f)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+        exact = kernels.exact_message_distances(inbox)
         for group, squares in kernels.message_distances(own, inbox):
             amount, senders = f[group.receivers], inbox.senders[group.receivers[:, None], group.columns]
             scores = _scores(squares, amount)
             which, place = _rivals(scores, squares, inbox.bank.dtype).nonzero(as_tuple=True)
             if len(which):
                 rows = group.rows[which]
-                exact = kernels.exact_message_distances(inbox, group.rows[which, place, None].expand_as(rows), rows)
-                squares[which, place] = _on_one_scale(*exact, which, amount)
+                found = exact(group.rows[which, place, None].expand_as(rows), rows)
+                squares[which, place] = _on_one_scale(*found, which, amount)
                 scores[which] = torch.inf
                 scores[which, place] = _scores(squares[which, place, None], amount[which])[:, 0]
             chosen = _lowest_score(scores, squares, senders)
