@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import UBAR, Inbox, Krum, Topology, kernels
-from equipoise.kernels import blocks, closeness, mixture, networks, order
+from equipoise.kernels import blocks, closeness, mixture, native, networks, order
 from equipoise.rules import ubar
 
 GRAPHS = {
@@ -105,6 +105,23 @@ def test_the_rows_of_one_receiver_are_never_mixed_up_with_those_of_another(monke
         messages = models.double()[group.rows]
         truth = (messages[:, :, None] - messages[:, None, :]).square().sum(3)
         torch.testing.assert_close(squares, truth, rtol=1e-6, atol=0)
+
+
+def test_few_long_models_are_copied_at_once_to_centre_messages_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, squared_distances_of_each = [], closeness.squared_distances_of_each
+
+    def counted(centres: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        copied.append(centres.numel())
+        return squared_distances_of_each(centres, *others)
+
+    monkeypatch.setattr(closeness, "squared_distances_of_each", counted)
+    monkeypatch.setattr(closeness, "BUDGET", 25_000)
+    models = near_consensus(80, 100_000, 1e-2)
+    inbox = Topology.ring(80).deliver(models)
+    with native.disabled():
+        served = sum(len(group.receivers) for group, _ in kernels.message_distances(models, inbox))
+    assert (served, sum(copied)) == (80, models.numel())
+    assert max(copied) <= 8 * closeness.BUDGET
 
 
 @pytest.mark.parametrize("remembered", [1 << 21, 0])

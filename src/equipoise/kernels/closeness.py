@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from equipoise.inbox import Group, Inbox
 
 BUDGET = 1 << 19  # elements of messages that are multiplied at once
+WHOLE = 8  # times as many elements of own models are copied whole, to be what messages are centred on
 SMALL = 1 << 16  # work below which float64 costs nothing
 DENSE = 16  # a matrix product does this many products in the time of one difference
 DOUBT = 1e-5  # relative distance from a threshold below which the decision is made in float64
@@ -126,12 +127,13 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
     centred = is_tame(norms_of(own, inbox), own)
     for group in inbox.groups():
         count = group.rows.shape[1]
-        for part in chunks(len(group.receivers), count * (min(4096, inbox.d) if shared is None else count), BUDGET):
+        cost = max(count * min(4096, inbox.d), inbox.d // WHOLE) if shared is None else count * count
+        for part in chunks(len(group.receivers), cost, BUDGET):
             piece = type(group)(*(index[part] for index in group))
             if shared is not None:
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
             else:
-                centres = own[piece.receivers].where(centred[piece.receivers, None], 0)
+                centres = own[piece.receivers].masked_fill_(~centred[piece.receivers, None], 0)
                 squares, doubts = squared_distances_of_each(centres, inbox.bank, inbox.bank_norms, piece.rows)
                 yield piece, _mended(squares, doubts | small, inbox, piece.rows)
 
