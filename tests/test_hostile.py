@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
-
-
 from fractions import Fraction
 from typing import Any
 
