@@ -323,7 +323,7 @@ def test_an_attack_cannot_change_the_models_of_others(name: str) -> None:
             return eq.Lies.per_sender(lies)
 
     run = simulator(eq.Balance(), attack=Negated())
-    with pytest.raises(ValueError, match=f"forge must not change what it knows, found known.{name} changed"):
+    with pytest.raises(ValueError, match=f"attack must not change the {name} that it is shown, found them changed"):
         run.step()
     assert (run.t, len(run.history)) == (0, 0)
 
@@ -492,7 +492,7 @@ def test_a_trainer_that_writes_to_its_models_is_an_error() -> None:
         models += 1
         return models
 
-    with pytest.raises(ValueError, match="trainer must not change the models it is given, found them changed"):
+    with pytest.raises(ValueError, match="trainer must not change the models that it is shown, found them changed"):
         simulator(eq.Median(), trainer=trainer).step()
 
 

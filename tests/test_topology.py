@@ -568,9 +568,9 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0]),
-            "nodes must hold every node of the graph once, found no 1",
+            "nodes must hold every node of the graph once, found 1 0 times",
         ),
-        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, 1, 0]), "once, found 0 more than once"),
+        (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, 1, 0]), "once, found 0 2 times"),
         (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, "1"]), "once, found '1' that is not in it"),
         (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=[0, [1]]), "once, found [1] that is not in it"),
         (lambda: Topology.from_networkx(nx.Graph([(0, 1)]), nodes=2), "every node of the graph once, found int"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,17 +36,33 @@ def from_matrix(matrix: Any) -> tuple[int, Tensor]:
     return len(table), table.nonzero()
 
 
-def from_networkx(graph: Any) -> tuple[int, list[tuple[int, int]]]:
-    """n, and the edges of a graph whose nodes are numbered in sorted order."""
+def from_networkx(graph: Any, nodes: Iterable[Any] | None = None) -> tuple[int, list[tuple[int, int]]]:
+    """n, and the edges of a graph whose nodes are numbered as in ``nodes``, or in sorted order."""
     import networkx as nx
 
     if not isinstance(graph, nx.Graph) or graph.is_multigraph():
         raise ValueError(f"graph must be a Graph or a DiGraph, found {type(graph).__name__}")
-    try:
-        clients = {node: client for client, node in enumerate(sorted(graph))}
-    except TypeError as error:
-        raise ValueError(f"graph must have nodes that can be sorted, found {list(graph)[:5]}") from error
+    clients = {node: client for client, node in enumerate(_in_order(graph, nodes))}
     return len(clients), [(clients[u], clients[v]) for u, v in graph.edges()]
+
+
+def _in_order(graph: Any, nodes: Iterable[Any] | None) -> list[Any]:
+    """All nodes of a graph, each once."""
+    if nodes is None:
+        try:
+            return sorted(graph)
+        except TypeError as error:
+            raise ValueError(f"graph must have nodes that can be sorted, found {list(graph)[:5]}") from error
+    expected = "nodes must hold every node of the graph once"
+    if not isinstance(nodes, Iterable):
+        raise ValueError(f"{expected}, found {describe(nodes)}")
+    given = list(nodes)
+    if foreign := [node for node in given if node not in graph]:
+        raise ValueError(f"{expected}, found {foreign[0]!r} that is not in it")
+    counts = Counter(given)
+    if wrong := [node for node in graph if counts[node] != 1]:
+        raise ValueError(f"{expected}, found {wrong[0]!r} {counts[wrong[0]]} times")
+    return given
 
 
 def by_receiver(n: int, keys: Tensor) -> Tensor:

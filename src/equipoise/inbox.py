@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_count, check_range, describe, is_floating
+from equipoise.arguments import check_range, describe, is_floating
 from equipoise.kernels.at_once import unordered
 from equipoise.showing import as_call
-
-LARGEST = 2**63 - 1  # id of a client
+from equipoise.wire import as_ids, as_list, is_copied
 
 
 class Group(NamedTuple):
@@ -152,12 +150,13 @@ class Inbox:
         """
         if not is_floating(like):
             raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
-        received = _as_list(messages)
-        ids = _as_ids(senders, len(received))
+        received = as_list(messages)
+        ids = as_ids(senders, len(received))
         bank, heard, valid = like.new_zeros(len(received), like.numel()), set[int](), []
         for message, sender, row in zip(received, ids, bank, strict=True):
-            valid.append(sender not in heard and _is_copied(message, row))
-            heard |= {sender} if valid[-1] else set()
+            valid.append(sender not in heard and is_copied(message, row))
+            if valid[-1]:
+                heard.add(sender)
         return cls(
             bank,
             slots=torch.arange(len(received), device=like.device)[None],
@@ -201,6 +200,11 @@ class Inbox:
         if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
+
+    @property
+    def from_others(self) -> Tensor:
+        """(n, k) which slots hold what another client sent, where receivers are the clients 0 to n - 1."""
+        return self.mask & (self.senders != torch.arange(self.n, device=self.senders.device)[:, None])
 
     @property
     def is_examined(self) -> bool:
@@ -254,52 +258,3 @@ class Inbox:
         for known in self.__dict__.keys() & {"bank_norms", "finite"}:
             part.__dict__[known] = self.__dict__[known]
         return part
-
-
-def _as_list(messages: Iterable[object]) -> list[object]:
-    """The messages; a peer cannot choose what they are in, so that a mistake there is the caller's."""
-    if isinstance(messages, Mapping):
-        hint = "messages.values(), with senders=messages.keys(), are one each"
-        raise ValueError(f"messages must be one for each sender, found {type(messages).__name__}; {hint}")
-    if isinstance(messages, str | bytes | bytearray) or getattr(messages, "ndim", 2) < 2:
-        raise ValueError(f"messages must be a list of messages, found {describe(messages)}; [message] is one")
-    return list(messages)
-
-
-def _as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
-    """Who sent each message."""
-    if senders is None:
-        return list(range(count))
-    ids = senders.tolist() if isinstance(senders, Tensor) and senders.dim() == 1 else list(senders)
-    for sender in ids:
-        check_count("senders", sender, 0, LARGEST)
-    if len(ids) != count:
-        raise ValueError(f"senders must name one client per message, expected {count}, found {len(ids)}")
-    return ids
-
-
-def _is_copied(message: object, row: Tensor) -> bool:
-    """Copy a message to its row if it is a model; whatever goes wrong on the way shows that it is none."""
-    try:
-        message = _as_tensor(message, row)
-        is_model = (
-            isinstance(message, Tensor)
-            and message.layout == torch.strided
-            and message.is_floating_point()
-            and not message.is_meta
-            and message.numel() == row.numel()
-        )
-        if is_model:
-            row.copy_(message.detach().reshape(-1))  # type: ignore[attr-defined]
-    except Exception:  # a nested tensor looks like a model and cannot be copied, and there may be others
-        return False
-    return is_model
-
-
-def _as_tensor(message: object, row: Tensor) -> object:
-    """Arrays and bytes of the right size as tensors, anything else as it is."""
-    if isinstance(message, np.ndarray) and message.size == row.numel():
-        return torch.from_numpy(np.require(message, requirements=("C", "W")))
-    if isinstance(message, bytes | bytearray) and len(message) == row.numel() * row.element_size() > 0:
-        return torch.frombuffer(bytearray(message), dtype=row.dtype)
-    return message

@@ -262,9 +262,7 @@ def acceptance(weights: Tensor | None, inbox: Inbox, malicious: Clients | None) 
 def _of_all(inbox: Inbox, malicious: Clients | None) -> tuple[Tensor, Tensor]:
     """(n, k) which messages count, and which of them are from malicious clients."""
     liars = as_mask(malicious, inbox.n).to(inbox.mask.device)
-    receivers = torch.arange(inbox.n, device=liars.device)[:, None]
-    counted = inbox.mask & ~liars[:, None] & (inbox.senders != receivers)
-    return counted, liars[inbox.senders.where(inbox.mask, 0)]
+    return inbox.from_others & ~liars[:, None], liars[inbox.senders.where(inbox.mask, 0)]
 
 
 def _of_one(inbox: Inbox, malicious: Clients | None) -> tuple[Tensor, Tensor]:

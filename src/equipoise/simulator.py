@@ -21,7 +21,7 @@ from equipoise.randomness import stream
 from equipoise.rounds import Round
 from equipoise.schedule import EachRound
 from equipoise.showing import call
-from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned
+from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned, unchanged
 from equipoise.simulation.inputs import expected, wants_update
 from equipoise.simulation.measuring import Metric, is_measured, measured
 from equipoise.simulation.messages import Messages
@@ -225,13 +225,8 @@ class Simulator:
         return setting(self.t) if callable(setting) else setting
 
     def _trained(self, t: int) -> Tensor:
-        models, before = self.models, None if self.models.is_inference() else self.models._version
-        with torch.enable_grad():
-            trained = self.trainer(models, t)
-        if before is not None and models._version != before:
-            raise ValueError(
-                "trainer must not change the models it is given, found them changed; models.clone() may be"
-            )
+        with torch.enable_grad(), unchanged("trainer", models=self.models):
+            trained = self.trainer(self.models, t)
         if not isinstance(trained, Tensor) or (trained.shape, trained.dtype) != (self.models.shape, self.models.dtype):
             raise ValueError(f"trainer must return models like {describe(self.models)}, found {describe(trained)}")
         return trained.detach()

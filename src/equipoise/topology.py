@@ -177,7 +177,7 @@ class Topology:
         >>> eq.Topology.from_networkx(graph, nodes=["b", "c", "a"]).neighbors(0)
         tensor([1, 2])
         """
-        n, pairs = from_networkx(graph if nodes is None else _numbered(graph, nodes))
+        n, pairs = from_networkx(graph, nodes)
         return cls.from_edges(n, pairs, directed=graph.is_directed())
 
     @classmethod
@@ -360,22 +360,3 @@ class Topology:
 
     def _chosen(self, malicious: Clients | None) -> Tensor:
         return as_mask(malicious, self.n).to(self.senders.device)
-
-
-def _numbered(graph: Any, nodes: Iterable[Any]) -> Any:
-    """The same graph with the place of each node in ``nodes`` for a name; what is no graph stays as it is."""
-    import networkx as nx
-
-    if not isinstance(graph, nx.Graph):
-        return graph
-    expected = "nodes must hold every node of the graph once"
-    if not isinstance(nodes, Iterable):
-        raise ValueError(f"{expected}, found {describe(nodes)}")
-    clients: dict[Any, int] = {}
-    for client, node in enumerate(nodes):
-        if node not in graph or clients.setdefault(node, client) != client:
-            raise ValueError(f"{expected}, found {node!r} {'more than once' if node in graph else 'that is not in it'}")
-    missing = [node for node in graph if node not in clients]
-    if missing:
-        raise ValueError(f"{expected}, found no {missing[0]!r}")
-    return nx.relabel_nodes(graph, clients)

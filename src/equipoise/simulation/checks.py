@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -44,6 +45,17 @@ def check_attack(attack: object, malicious: object) -> None:
         raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
     if attack is not None and malicious is None:
         raise ValueError("malicious must say which clients attack, found None; [] is nobody")
+
+
+@contextmanager
+def unchanged(who: str, **shown: Tensor | None) -> Iterator[None]:
+    """Raise if what somebody is shown is written to in this block."""
+    tracked = {name: x for name, x in shown.items() if x is not None and not x.is_inference()}
+    before = {name: x._version for name, x in tracked.items()}
+    yield
+    for name, x in tracked.items():
+        if x._version != before[name]:
+            raise ValueError(f"{who} must not change the {name} that it is shown, found them changed; clone them first")
 
 
 def poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:

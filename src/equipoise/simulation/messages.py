@@ -10,9 +10,9 @@ from torch import Tensor
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.exchange import converse
 from equipoise.inbox import Inbox
-from equipoise.lies import Lies
 from equipoise.metrics import acceptance
 from equipoise.randomness import stream
+from equipoise.simulation.checks import unchanged
 from equipoise.simulation.stopwatch import Stopwatch
 from equipoise.topology import Topology
 from equipoise.types import Aggregated, Aggregator, MessageAttack, MultiExchange, RoundInputs
@@ -46,7 +46,9 @@ class Messages:
         with self.watch.phase("forge"):
             lies = None
             if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
-                lies = _forged(simulator.attack, self._known(sent))
+                known = self._known(sent)
+                with unchanged("attack", models=known.models, previous=known.previous, origin=known.origin):
+                    lies = simulator.attack.forge(known)
         with self.watch.phase("deliver"):
             keep = simulator.keep_nonfinite
             self.inbox: Inbox = self.topology.deliver(sent, lies, simulator.malicious, keep_nonfinite=keep)
@@ -86,21 +88,6 @@ class Messages:
 
     def _isolated(self, weights: Tensor) -> float:
         """How many benign clients heard others and accepted nobody."""
-        receivers = torch.arange(self.inbox.n, device=weights.device)[:, None]
-        heard = self.inbox.mask & (self.inbox.senders != receivers) & ~weights.isnan()
+        heard = self.inbox.from_others & ~weights.isnan()
         accepted = (heard & (weights > 0)).any(1)
         return float((heard.any(1) & ~accepted & ~self.simulator.malicious).sum())
-
-
-def _forged(attack: MessageAttack, known: Knowledge) -> Lies | None:
-    """What the attack says; it may look at the models of others, not change them."""
-    seen = {"models": known.models, "previous": known.previous, "origin": known.origin}
-    tracked = {name: x for name, x in seen.items() if x is not None and not x.is_inference()}
-    before = {name: x._version for name, x in tracked.items()}
-    lies = attack.forge(known)
-    for name, x in tracked.items():
-        if x._version != before[name]:
-            raise ValueError(
-                f"forge must not change what it knows, found known.{name} changed; known.{name}.clone() may be"
-            )
-    return lies
