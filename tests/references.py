@@ -230,7 +230,7 @@ def learn(
         inboxes = exchange(current)
         current = np.stack(
             [
-                combined_update(current[i], inboxes[i], int(tolerated[i]), own_update=own_update, alpha=alpha)
+                combined_update(current[i], inboxes[i], int(tolerated[i]), own_update=own_update, alpha=alpha, client=i)
                 for i in range(len(own))
             ]
         )
@@ -242,13 +242,17 @@ def learn(
 
 
 def combined_update(
-    mine: Vector, messages: Sequence[Message], tolerated: int, *, own_update: str, alpha: float
+    mine: Vector, messages: Sequence[Message], tolerated: int, *, own_update: str, alpha: float, client: int
 ) -> Vector:
-    """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed."""
+    """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed.
+
+    N_i and {i} are united as sets: a self-loop adds nothing.
+    """
     if own_update == "included":
-        return trimmed_mean(mine, [*messages, Message(-1, mine)], tolerated=tolerated).model
-    others = trimmed_mean(mine, messages, tolerated=tolerated).model
-    return alpha * mine + (1 - alpha) * others if own_update == "mixed" else others
+        others = [message for message in messages if message.sender != client]
+        return trimmed_mean(mine, [*others, Message(client, mine)], tolerated=tolerated).model
+    heard = trimmed_mean(mine, messages, tolerated=tolerated).model
+    return alpha * mine + (1 - alpha) * heard if own_update == "mixed" else heard
 
 
 REFERENCES: dict[str, Callable[..., Answer]] = {

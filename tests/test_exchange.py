@@ -72,6 +72,21 @@ def test_learn_strict_counts_own_where_it_is_included() -> None:
                 eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
 
 
+@pytest.mark.parametrize("lies", [False, True], ids=["honest", "lies"])
+def test_learn_counts_own_once(lies: bool) -> None:
+    """With self-loops the updates agreed on are those without: N_i and {i} are united as sets."""
+    graph = eq.Topology.regular(10, 4, seed=1)
+    own, update, said = torch.randn(3, 10, 5, generator=torch.Generator().manual_seed(0)).unbind()
+    found = []
+    for topology in (graph, graph.with_self_loops()):
+
+        def exchange(sent: Tensor, topology: eq.Topology = topology) -> eq.Inbox:
+            return topology.deliver(sent, said if lies else None, malicious=[3, 4])
+
+        found.append(eq.converse(eq.LEARN(tolerated=1), own, exchange, t=5, update=update)[0])
+    assert torch.equal(*found)
+
+
 class Talk:
     """A rule that talks several times, by a function."""
 

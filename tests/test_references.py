@@ -27,6 +27,7 @@ from tests.graphs import (
     complete,
     degrees,
     deliver,
+    every_degree,
     models_of,
     random_lies,
     regular,
@@ -285,6 +286,19 @@ def test_learn_large(rule: Any, graph: Graph) -> None:
     own = models_of(graph, 2000, torch.float32)
     inputs = round_inputs(graph, own)
     assert_learn_agrees(rule, graph, own, inputs["update"], degrees(graph) // 3, t=2, honest=True)
+
+
+@every_learn
+@both_dtypes
+def test_learn_with_self_loops(rule: Any, dtype: torch.dtype) -> None:
+    """Some clients hear themselves, others do not; one of them hears nobody else."""
+    plain = every_degree(9)
+    loops = tuple((client, client) for client in (0, 2, 5, 6))
+    graph = Graph("some self-loops", plain.n, (*plain.edges, *loops))
+    own = models_of(graph, 17, dtype)
+    update = round_inputs(graph, own)["update"]
+    for honest in (True, False):
+        assert_learn_agrees(rule, graph, own, update, degrees(graph) // 3, t=3, honest=honest)
 
 
 def assert_learn_agrees(

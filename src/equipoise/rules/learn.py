@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -40,7 +40,8 @@ class LEARN:
         tolerated: the number of malicious neighbours to expect; can also be given at the call.
         own_update: whether the trimmed mean of updates is over the neighbours and own, ``"included"`` (as in the
             code of LEARN), over the neighbours only, ``"excluded"``, or that ``"mixed"`` with own by ``alpha``; the
-            paper is silent.
+            paper is silent. Included, own counts once, also in a graph with self-loops; in a call for one client,
+            pass what others sent.
         alpha: share of own in ``"mixed"``.
         strict: raise where more is tolerated than the degree allows, instead of trimming less.
 
@@ -87,8 +88,10 @@ class LEARN:
     def _agree(self, update: Tensor, received: Tensor | Inbox, tolerated: int | Tensor | None) -> Tensor:
         """The next update of each client, shaped like the one it sent."""
         updates, inbox = as_batch(update, received)
-        f = as_tolerated(self, tolerated, self.tolerated, inbox)
         included = self.own_update == "included"
+        if included and update.dim() == 2:
+            inbox = _without_self_loops(inbox)
+        f = as_tolerated(self, tolerated, self.tolerated, inbox)
         check_strict(self.strict, (inbox.mask.sum(1) + included - 1) // 2, inbox, f)
         agreed = kernels.trimmed_mean(updates, inbox, f, include_own=included)
         if self.own_update == "mixed":
@@ -97,3 +100,9 @@ class LEARN:
         if included and not finite.all():  # who has no finite update to include has none to send either
             agreed[~finite] = torch.nan
         return agreed.view(update.shape)
+
+
+def _without_self_loops(inbox: Inbox) -> Inbox:
+    """The inbox without what clients sent to themselves; the receivers are the clients 0 to n - 1."""
+    others = inbox.from_others
+    return inbox if torch.equal(others, inbox.mask) else replace(inbox, mask=others)
