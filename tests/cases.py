@@ -49,7 +49,8 @@ class Case:
     """What one client must compute, and where that is said.
 
     ``received`` is a list of messages; ``senders`` their ids, 0, 1, ... if not given. ``weights`` is None for rules
-    that choose coordinate by coordinate. Sections and equations are those of the BALANCE paper.
+    that choose coordinate by coordinate; ``beyond`` says that more is tolerated than guaranteed. Sections and equations
+    are those of the BALANCE paper.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Case:
     source: str
     inputs: dict[str, Any] = field(default_factory=dict)
     senders: list[int] | None = None
+    beyond: bool = False
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Own (d,) and received (k, d), float64."""
@@ -139,8 +141,8 @@ KRUM = [
     # two nearest each: 0 -> 1 + 9, 1 -> 1 + 4, 3 -> 4 + 9, 10 -> 49 + 81
     Case("two nearest", eq.Krum(0), [9], [[0], [1], [3], [10]], [1], [0, 1, 0, 0], SEC6),
     # one nearest each: 0 -> 1, 1 -> 1, 3 -> 4, 10 -> 49
-    Case("one nearest, a tie", eq.Krum(1), [9], [[0], [1], [3], [10]], [0], [1, 0, 0, 0], SEC6),
-    Case("tolerated too large", eq.Krum(7), [9], [[3], [0], [1], [10]], [0], [0, 1, 0, 0], SEC6),
+    Case("one nearest, a tie", eq.Krum(1), [9], [[0], [1], [3], [10]], [0], [1, 0, 0, 0], SEC6, beyond=True),
+    Case("tolerated too large", eq.Krum(7), [9], [[3], [0], [1], [10]], [0], [0, 1, 0, 0], SEC6, beyond=True),
     Case("the call's tolerated", eq.Krum(7), [9], [[0], [1], [3], [10]], [1], [0, 1, 0, 0], SEC6, {"tolerated": 0}),
     # two nearest each, squared: 0 -> 36 + 36 = 72, 202 -> 4 + 81 = 85; not squared it would be 12 against 11
     Case(
@@ -151,6 +153,7 @@ KRUM = [
         [0],
         [0, 1, 0, 0, 0, 0],
         SEC6,
+        beyond=True,
     ),
     Case("tie on a ring", eq.Krum(0), [9, 9], [[5, 0], [1, 1]], [5, 0], [1, 0], SEC6),
     Case("tie to the lowest id", eq.Krum(0), [9, 9], [[5, 0], [1, 1]], [1, 1], [0, 1], SEC6, senders=[7, 2]),
@@ -163,13 +166,13 @@ KRUM = [
 TRIMMED_MEAN = [
     Case("one from each side", eq.TrimmedMean(1), [9, 9], SQUARE, [2.5, 25], None, SEC6),
     Case("none", eq.TrimmedMean(0), [9, 9], SQUARE, [4, 10], None, SEC6),
-    Case("saturated, even", eq.TrimmedMean(2), [9, 9], SQUARE, [2.5, 25], None, SEC6),
-    Case("saturated, odd", eq.TrimmedMean(5), [9], [*LINE, [100]], [3], None, SEC6),
+    Case("saturated, even", eq.TrimmedMean(2), [9, 9], SQUARE, [2.5, 25], None, SEC6, beyond=True),
+    Case("saturated, odd", eq.TrimmedMean(5), [9], [*LINE, [100]], [3], None, SEC6, beyond=True),
     Case("the call's tolerated", eq.TrimmedMean(0), [9, 9], SQUARE, [2.5, 25], None, SEC6, {"tolerated": 1}),
     # three are present, so that one from each side leaves one
     Case("not finite", eq.TrimmedMean(1), [9], [[nan], [1], [inf], [2], [-9]], [1], None, SEC6),
-    Case("two messages", eq.TrimmedMean(1), [9], [[1], [4]], [2.5], None, SEC6),
-    Case("one message", eq.TrimmedMean(1), [9], [[4]], [4], None, SEC6),
+    Case("two messages", eq.TrimmedMean(1), [9], [[1], [4]], [2.5], None, SEC6, beyond=True),
+    Case("one message", eq.TrimmedMean(1), [9], [[4]], [4], None, SEC6, beyond=True),
     Case("no message", eq.TrimmedMean(1), [9], [], [9], None, SEC6),
 ]
 
@@ -290,8 +293,20 @@ UBAR = [
         SEC6,
         {"loss_of": loss(lambda x: torch.where(x > 0, x, nan))},
     ),
-    Case("tolerates everybody", eq.UBAR(4), [0], LINE, [0], [0] * 4, SEC6, {"loss_of": loss(lambda x: -x)}),
-    Case("tolerates more", eq.UBAR(9, "closest"), [0], LINE, [0], [0] * 4, SEC6, {"loss_of": loss(lambda x: -x)}),
+    Case(
+        "tolerates everybody", eq.UBAR(4), [0], LINE, [0], [0] * 4, SEC6, {"loss_of": loss(lambda x: -x)}, beyond=True
+    ),
+    Case(
+        "tolerates more",
+        eq.UBAR(9, "closest"),
+        [0],
+        LINE,
+        [0],
+        [0] * 4,
+        SEC6,
+        {"loss_of": loss(lambda x: -x)},
+        beyond=True,
+    ),
     # two are present, the nearer of them is kept
     Case(
         "not finite",
@@ -358,6 +373,7 @@ class LearnCase:
     tolerated: int
     intermediate: list[float]
     model: list[float]
+    beyond: bool = False
 
 
 LEARN = [
@@ -365,7 +381,7 @@ LEARN = [
     # everybody's update becomes the mean 3
     LearnCase("included", eq.LEARN(), 1, 0, [12, 21, 27], [24, 19.5, 16.5]),
     # everybody's update becomes the middle one, 2; two models are too few to trim
-    LearnCase("included, trimmed", eq.LEARN(), 1, 1, [11, 20, 26], [23, 18.5, 15.5]),
+    LearnCase("included, trimmed", eq.LEARN(), 1, 1, [11, 20, 26], [23, 18.5, 15.5], beyond=True),
     # updates become 4, 3.5, 1.5
     LearnCase("excluded", eq.LEARN(own_update="excluded"), 1, 0, [13, 21.5, 25.5], [23.5, 19.25, 17.25]),
     # updates become 4, 3.5, 1.5 and then 2.5, 2.75, 3.75

@@ -339,6 +339,7 @@ def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tens
     return rows, mu, p, strengths
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @settings(max_examples=6)
@@ -361,6 +362,7 @@ def test_adaptive_is_as_strong_as_the_rule_accepts(rule: Any, perturbation: str,
         assert norm(array(rows[i] - (mu - strengths * p)[i])) <= 1e-9 * (1 + norm(array(rows[i]))), "not on the line"
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float32,)))
@@ -372,6 +374,7 @@ def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
     assert not [i for i in at_mean if at_mean[i] and not at_lie[i]]
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("rule", [eq.Median(), eq.TrimmedMean()], ids=["median", "trimmed-mean"])
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @few_examples
@@ -448,6 +451,7 @@ def test_adaptive_is_precise_however_tight_the_limit(gamma: float, perturbation:
     assert strength == pytest.approx(10 * gamma * math.exp(-0.2), rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 def test_adaptive_uses_that_krum_believes_a_majority() -> None:
     """Two equal lies win against one model, wherever they are, except where they equal it: then the lowest id wins."""
     known = following(Knowledge(torch.full((4, 1), 10.0).double(), eq.Topology.complete(4), [2, 3]), eq.Krum())

@@ -184,6 +184,7 @@ def leftovers(path: Path) -> list[Path]:
 # Bit by bit
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @every_kind
 @pytest.mark.parametrize("cut", range(ROUNDS + 1))
 def test_a_run_goes_on_from_any_round_as_if_nothing_had_happened(
@@ -200,6 +201,7 @@ def test_a_run_goes_on_from_any_round_as_if_nothing_had_happened(
     assert ended(second) == undisturbed(make)
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @every_kind
 def test_a_run_that_ends_in_every_round_is_the_same_run(make: Callable[[], eq.Simulator], path: Path) -> None:
     for rounds in range(1, ROUNDS + 1):
@@ -547,6 +549,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @linux
 def test_ctrl_c_in_a_terminal(path: Path) -> None:
     """And in another process, functions lie elsewhere in memory: it is the same run all the same."""

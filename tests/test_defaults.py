@@ -41,6 +41,7 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     return models, deliver(graph, models), round_inputs(graph, models)
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_the_default_device(rule: Any, graph: str) -> None:
@@ -51,6 +52,7 @@ def test_the_default_device(rule: Any, graph: str) -> None:
     assert torch.equal(rule(models, inbox, **inputs).model, expected)
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -232,6 +234,7 @@ def test_every_attack_is_run() -> None:
     assert known == set(map(type, ATTACKS.values()))
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @every_default
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_a_run_with_every_option(options: dict[str, Any], device: str, dtype: torch.dtype) -> None:

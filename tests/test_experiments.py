@@ -114,7 +114,7 @@ def test_the_defaults_are_those_of_section_6() -> None:
         ("partition", "p=2", "p must be"),
         ("alpha", "Case-V", "alpha must be a number in [0, 1], Case-I or Case-II, found 'Case-V'"),
         ("alpha", "1.5", "alpha must be"),
-        ("gamma", -1.0, "gamma must be a number >= 0, found -1.0"),
+        ("gamma", -1.0, "gamma must be a finite number >= 0, found -1.0"),
         ("step", -1.0, "step must be a finite number > 0, found -1.0"),
         ("window", "last", "window must be one of all, first-half, second-half, found 'last'"),
         ("malicious", 1.2, "malicious must be"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 import torch
@@ -22,9 +23,13 @@ MEDIAN, BALANCE = eq.Median(), eq.Balance()
 PAIR = (torch.ones(5, 2), torch.ones(5, 1))
 
 
-def simulate(**changes: Any) -> Any:
+def construct(**changes: Any) -> eq.Simulator:
     options = {"trainer": lambda models, t: models, "topology": RING, "rule": MEDIAN, "models": MODELS}
-    return eq.Simulator(**options | changes).step()
+    return eq.Simulator(**options | changes)
+
+
+def simulate(**changes: Any) -> Any:
+    return construct(**changes).step()
 
 
 def train(clients: Any, **changes: Any) -> Any:
@@ -141,8 +146,32 @@ CLIENTS: dict[str, Mistake] = {
         "models must be a floating-point tensor of shape (n, d) with n = 5 clients, found float32 (4, 3)",
     ),
     "a simulator's graph of others": (
-        lambda: simulate(topology=eq.Topology.ring(5)),
+        lambda: construct(topology=eq.Topology.ring(5)),
         "topology must be a Topology of 4 clients, as models has, found 5 clients",
+    ),
+    "a round's graph of others": (
+        lambda: simulate(topology=lambda t: eq.Topology.ring(5)),
+        "topology must be a Topology of 4 clients, as models has, found 5 clients",
+    ),
+    "a simulator's graph of networkx": (
+        lambda: construct(topology=networkx.cycle_graph(4)),
+        "topology must be a Topology of 4 clients, as models has, found Graph; Topology.from_networkx(graph) makes one",
+    ),
+    "a class for a graph": (
+        lambda: construct(topology=eq.Topology),
+        "topology must be a value or a function of the round, found the class Topology",
+    ),
+    "a simulator's rules of others": (
+        lambda: construct(rule=eq.PerClient([MEDIAN] * 3)),
+        "rules must be one per client, expected 4, found 3",
+    ),
+    "a simulator's alphas of others": (
+        lambda: construct(alpha=torch.full((3,), 0.5)),
+        "alpha must be a number or a tensor of shape (4,) for own of shape (4, 3), found float32 (3,)",
+    ),
+    "a simulator's tolerances of others": (
+        lambda: construct(tolerated=torch.zeros(3, dtype=torch.int64)),
+        "tolerated must be one number or one per client (4,), found (3,)",
     ),
     "rules of others": (
         lambda: eq.PerClient([MEDIAN] * 3)(MODELS, RING.deliver(MODELS)),
@@ -192,7 +221,60 @@ NUMBERS: dict[str, Mistake] = {
     ),
     "a misspelt total": (
         lambda: BALANCE(OWN, RECEIVED, t=0, totl=10),  # type: ignore[call-arg]
-        "Balance needs total: pass total=... when calling it (in a Simulator: its argument total, or run(rounds))",
+        "Balance got an unknown input 'totl': did you mean total?",
+    ),
+    "a misspelt number to tolerate": (
+        lambda: eq.Krum(tolerated=1)(OWN, RECEIVED, tolerate=3),  # type: ignore[call-arg]
+        "Krum got an unknown input 'tolerate': did you mean tolerated?",
+    ),
+    "an input of no rule": (
+        lambda: MEDIAN(OWN, RECEIVED, colour=3),  # type: ignore[call-arg]
+        "Median got an unknown input 'colour': rules know t, total, tolerated, samples, loss_of, update, generator, "
+        "state, out",
+    ),
+    "a misspelt input of LEARN": (
+        lambda: eq.LEARN(tolerated=0).exchanges(OWN, t=0, udpate=OWN).send(None),  # type: ignore[call-arg]
+        "LEARN got an unknown input 'udpate': did you mean update?",
+    ),
+    "a misspelt input of converse": (
+        lambda: eq.converse(MEDIAN, OWN, lambda sent: RECEIVED, totl=3),  # type: ignore[call-arg]
+        "Median got an unknown input 'totl': did you mean total?",
+    ),
+    "a misspelt input of PerClient": (
+        lambda: eq.PerClient([MEDIAN] * 4)(MODELS, RING.deliver(MODELS), tolerate=1),  # type: ignore[call-arg]
+        "PerClient got an unknown input 'tolerate': did you mean tolerated?",
+    ),
+    "a round as text": (
+        lambda: BALANCE(OWN, RECEIVED, t="a", total=10),  # type: ignore[arg-type]
+        "t must be an integer at least 0, found 'a'",
+    ),
+    "a round for a rule without need of it": (
+        lambda: MEDIAN(OWN, RECEIVED, t=1.5),  # type: ignore[arg-type]
+        "t must be an integer at least 0, found 1.5",
+    ),
+    "a total as text": (
+        lambda: BALANCE(OWN, RECEIVED, t=0, total="10"),  # type: ignore[arg-type]
+        "total must be an integer at least 1, found '10'",
+    ),
+    "a simulator's total as text": (
+        lambda: construct(total="10"),
+        "total must be an integer at least 1, found '10'",
+    ),
+    "a round as text for LEARN": (
+        lambda: eq.LEARN(tolerated=0).exchanges(OWN, t="a", update=OWN).send(None),  # type: ignore[arg-type]
+        "t must be an integer at least 0, found 'a'",
+    ),
+    "a share as text": (
+        lambda: eq.draw_malicious(20, "0.2"),  # type: ignore[arg-type]
+        "share must be a number from 0 to 1, found '0.2'",
+    ),
+    "a number of clients as text": (
+        lambda: eq.draw_malicious("20", 0.2),  # type: ignore[arg-type]
+        "n must be an integer at least 1, found '20'",
+    ),
+    "True as a share": (
+        lambda: eq.draw_malicious(20, True),
+        "share must be a number from 0 to 1, found True",
     ),
     "a round after the last": (
         lambda: BALANCE(OWN, RECEIVED, t=10, total=10),
@@ -208,20 +290,33 @@ NUMBERS: dict[str, Mistake] = {
         "Krum needs tolerated: pass tolerated=... when calling it",
     ),
     "a share to tolerate": (
-        lambda: eq.Krum(tolerated=0.2)(OWN, RECEIVED),  # type: ignore[arg-type]
+        lambda: eq.Krum()(OWN, RECEIVED, tolerated=0.2),  # type: ignore[arg-type]
         "tolerated must be whole numbers >= 0, found 0.2",
+    ),
+    "a simulator's share to tolerate": (
+        lambda: construct(tolerated=0.2),
+        "tolerated must be whole numbers >= 0, found 0.2",
+    ),
+    "a simulator's alpha": (lambda: construct(alpha=1.5), "alpha must be in [0, 1], found 1.5"),
+    "a simulator's alpha as text": (
+        lambda: construct(alpha="0.5"),
+        "alpha must be a number or a floating-point tensor, found str",
+    ),
+    "a simulator's flag": (
+        lambda: construct(keep_nonfinite="no"),
+        "keep_nonfinite must be True or False, found 'no'",
     ),
     "too many to trim": (
         lambda: eq.TrimmedMean(tolerated=5, strict=True)(OWN, torch.ones(5, 3)),
-        "tolerated must be at most 2 for client 0 with 5 neighbours, found 5; strict=False tolerates fewer",
+        "tolerated must be at most 2 for client 0 with 5 neighbors, found 5; strict=False warns instead",
     ),
     "too many for Krum": (
         lambda: eq.Krum(tolerated=2, strict=True)(OWN, torch.ones(4, 3)),
-        "tolerated must be at most 1 for client 0 with 4 neighbours, found 2; strict=False tolerates fewer",
+        "tolerated must be at most 0 for client 0 with 4 neighbors, found 2; strict=False warns instead",
     ),
     "too few neighbours for Krum": (
         lambda: eq.Krum(tolerated=0, strict=True)(MODELS, RING.deliver(MODELS)),
-        "client 0 must have more neighbours for strict=True, found 2 with tolerated=0; strict=False tolerates fewer",
+        "client 0 must have more neighbors for strict=True, found 2 with tolerated=0",
     ),
     "too large an alpha": (lambda: eq.mix(OWN, OWN, alpha=1.5), "alpha must be in [0, 1], found 1.5"),
     "no rounds to run": (
@@ -318,7 +413,7 @@ MISTAKES = TENSORS | CLIENTS | NUMBERS | MODULES | PARTS
 
 @pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_the_answer_to_a_mistake(make: Callable[[], Any], message: str) -> None:
-    kind = TypeError if re.match(r"\w+ needs ", message) else ValueError
+    kind = TypeError if re.match(r"\w+ (needs|got an unknown input) ", message) else ValueError
     with pytest.raises(kind) as caught:
         make()
     assert str(caught.value) == message
@@ -327,11 +422,10 @@ def test_the_answer_to_a_mistake(make: Callable[[], Any], message: str) -> None:
 # What is no mistake
 
 
-def test_without_strict_fewer_are_tolerated() -> None:
-    received = torch.tensor([[1.0], [2.0], [3.0], [4.0], [50.0]])
-    most = eq.TrimmedMean(tolerated=2)(torch.zeros(1), received).model
-    assert torch.equal(eq.TrimmedMean(tolerated=9)(torch.zeros(1), received).model, most)
-    assert eq.Krum(tolerated=9)(torch.zeros(1), received).model.item() == 1
+def test_an_input_without_need_is_no_mistake() -> None:
+    loss_of = torch.Tensor.norm
+    out = MEDIAN(OWN, RECEIVED, t=0, total=1, tolerated=9, loss_of=loss_of, update=OWN, state=None)
+    assert torch.equal(out.model, OWN)
 
 
 def test_nobody_to_hear_is_no_mistake() -> None:

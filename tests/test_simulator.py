@@ -222,6 +222,7 @@ def test_alpha_redrawn_each_round() -> None:
     assert history == simulator(eq.FedAvg(), alpha=lambda t: drawn[t]).run()
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 def test_a_rule_per_client() -> None:
     """Case III: with equal rules it is that rule, and every client follows its own."""
     assert noisy(eq.PerClient([eq.Median()] * N)).run().worst("distance") == noisy(eq.Median()).run().worst("distance")
@@ -306,6 +307,7 @@ def test_local_training_only() -> None:
     assert "bytes" not in history[0].values
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("rule", [eq.LEARN(), eq.UBAR(), eq.FLTrust(), eq.SCClip(), eq.BalanceMedian(), eq.Krum()])
 @pytest.mark.parametrize("attack", [attacks.Gaussian(), attacks.LIE(), attacks.SignFlip(), attacks.Dissensus()])
 def test_every_rule_runs_under_every_kind_of_attack(rule: Any, attack: Any) -> None:
@@ -456,6 +458,7 @@ def test_tolerated_is_what_each_client_hears_this_round() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("attack", [None, attacks.Zero()], ids=["no attack", "Zero"])
 @pytest.mark.parametrize("rule", [eq.Krum, eq.TrimmedMean], ids=lambda rule: rule.__name__)
 def test_what_a_rule_was_made_with_goes_before_the_true_number(rule: Any, attack: Any) -> None:

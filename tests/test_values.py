@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 def by_name(case: Any) -> str:
     return f"{type(case.rule).__name__}: {case.name}"
+
+
+def warned(case: Case | LearnCase) -> AbstractContextManager[Any]:
+    """Expect a warning if more is tolerated than the rule guarantees, and none otherwise."""
+    if case.beyond:
+        return pytest.warns(eq.GuaranteeWarning, match="tolerated must be at most")
+    return nullcontext()
 
 
 def inbox_of(case: Case, received: Tensor) -> eq.Inbox:
@@ -38,7 +46,8 @@ def inputs_of(case: Case) -> dict[str, Any]:
 def test_one_client(case: Case, dtype: torch.dtype) -> None:
     own, received = (x.to(dtype) for x in case.tensors())
     messages = received if case.senders is None else inbox_of(case, received)
-    out = case.rule(own, messages, **inputs_of(case))
+    with warned(case):
+        out = case.rule(own, messages, **inputs_of(case))
     tolerance = CLOSE if dtype == torch.float64 else {"rtol": 1e-6, "atol": 1e-6}
     torch.testing.assert_close(out.model, torch.tensor(case.model, dtype=dtype), **tolerance)
     if case.weights is None:
@@ -63,7 +72,8 @@ def test_in_a_batch(case: Case) -> None:
     inputs = inputs_of(case)
     if "loss_of" in inputs:
         inputs["loss_of"] = lambda models, clients: case.inputs["loss_of"](models)
-    out = case.rule(own.expand(3, -1), inbox, **inputs)
+    with warned(case):
+        out = case.rule(own.expand(3, -1), inbox, **inputs)
     expected = torch.tensor(case.model, dtype=torch.float64)
     torch.testing.assert_close(out.model, torch.stack([expected, own, expected]), **CLOSE)
     if case.weights is not None:
@@ -85,7 +95,8 @@ def test_in_a_large_batch(case: Case, shared: bool) -> None:
     inputs = inputs_of(case)
     if "loss_of" in inputs:
         inputs["loss_of"] = lambda models, clients: case.inputs["loss_of"](models)
-    out = case.rule(own.repeat(n, 1), inbox, **inputs)
+    with warned(case):
+        out = case.rule(own.repeat(n, 1), inbox, **inputs)
     expected = torch.nn.functional.pad(torch.tensor(case.model), (0, 3000 - len(case.model))).expand(n, -1)
     torch.testing.assert_close(out.model, expected.float(), rtol=1e-5, atol=1e-6)
     if case.weights is not None:
@@ -157,14 +168,15 @@ OTHERS = [[1, 2], [0, 2], [0, 1]]
 
 @pytest.mark.parametrize("case", LEARN, ids=by_name)
 def test_learn(case: LearnCase) -> None:
-    intermediate, out = eq.converse(
-        case.rule,
-        OWN,
-        lambda sent: eq.Inbox(sent, torch.tensor(OTHERS)),
-        update=UPDATE,
-        t=case.t,
-        tolerated=case.tolerated,
-    )
+    with warned(case):
+        intermediate, out = eq.converse(
+            case.rule,
+            OWN,
+            lambda sent: eq.Inbox(sent, torch.tensor(OTHERS)),
+            update=UPDATE,
+            t=case.t,
+            tolerated=case.tolerated,
+        )
     torch.testing.assert_close(intermediate[:, 0], torch.tensor(case.intermediate).double(), **CLOSE)
     torch.testing.assert_close(out.model[:, 0], torch.tensor(case.model).double(), **CLOSE)
     assert out.weights is None

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from equipoise.types import RoundInputs
+
+INPUTS = tuple(RoundInputs.__annotations__)
+"""What rules may be told about a round."""
 
 Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
@@ -40,10 +47,52 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
         raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
 
 
-def check_probability(name: str, value: float) -> None:
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a real number, of Python or numpy, and no bool."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_probability(name: str, value: object) -> None:
     """Raise unless ``value`` is a number from 0 to 1."""
-    if not isinstance(value, Real) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, found {value}")
+    if not is_number(value) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1, found {value!r}")
+
+
+def check_number(name: str, value: object, *, positive: bool = False) -> None:
+    """Raise unless ``value`` is a finite number >= 0, or > 0."""
+    if not is_number(value) or not 0 <= value < math.inf or (positive and value == 0):
+        raise ValueError(f"{name} must be a finite number {'>' if positive else '>='} 0, found {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, found {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless ``value`` is one of the choices, at least two."""
+    if not isinstance(value, str) or value not in choices:
+        expected = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+        raise ValueError(f"{name} must be {expected}, found {value!r}")
+
+
+def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
+    """Raise unless these are round inputs, and those that are numbers or functions are valid.
+
+    A known input that a rule does not need is ignored, but a misspelled one is an error.
+    """
+    for name in inputs:
+        if name not in INPUTS:
+            close = get_close_matches(name, INPUTS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"rules know {', '.join(INPUTS)}"
+            raise TypeError(f"{rule} got an unknown input {name!r}: {hint}")
+    if inputs.get("t") is not None:
+        check_count("t", inputs["t"], 0)
+    if inputs.get("total") is not None:
+        check_count("total", inputs["total"], 1)
+    if inputs.get("loss_of") is not None and not callable(inputs["loss_of"]):
+        raise ValueError(f"loss_of must be a function, found {describe(inputs['loss_of'])}")
 
 
 def check_range(name: str, ids: Tensor, least: int, end: int | None) -> None:
@@ -73,6 +122,20 @@ def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tens
     if len(ids) < len(chosen):
         raise ValueError(f"{name} must name every client once, found client {ids[times > 1][0]} more than once")
     return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill(0, ids, True)
+
+
+def as_counts(name: str, value: Any, n: int, device: torch.device) -> Tensor:
+    """(n,) whole numbers >= 0 of n clients, given as one number for all of them or one per client."""
+    try:
+        counts = torch.as_tensor(value, device=device)
+        whole = not (counts.is_floating_point() or counts.is_complex() or counts.dtype == torch.bool)
+    except (TypeError, ValueError, RuntimeError):  # no number, or one beyond int64
+        whole = False
+    if not whole or (counts < 0).any():
+        raise ValueError(f"{name} must be whole numbers >= 0, found {value!r}")
+    if counts.dim() and counts.shape != (n,):
+        raise ValueError(f"{name} must be one number or one per client ({n},), found {tuple(counts.shape)}")
+    return counts.long().expand(n)
 
 
 def as_tensor(values: Any, expected: str) -> Tensor:

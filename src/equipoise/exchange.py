@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equipoise.arguments import describe
+from equipoise.arguments import check_inputs, describe
 from equipoise.inbox import Inbox
 from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
 
@@ -49,6 +49,7 @@ def converse(
     >>> eq.mix(own, out.model, alpha=0.5)
     tensor([1.5000])
     """
+    check_inputs(_name(rule), inputs)
     talk = as_multi_exchange(rule).exchanges(own, **inputs)
     if not isinstance(talk, Generator):
         raise ValueError(f"{_name(rule)}.exchanges must be a generator, which yields, found {describe(talk)}")

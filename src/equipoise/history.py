@@ -137,7 +137,7 @@ class History:
         """
         rounds = {one.t: one for one in self._measured(metric)}
         if t is not None and t not in rounds:
-            raise ValueError(f"t must be a round in which {metric} was measured, {_few(list(rounds))}, found {t}")
+            raise ValueError(f"t must be a round in which {metric} was measured, {_few(list(rounds))}, found {t!r}")
         return rounds[max(rounds) if t is None else t].clients[metric]
 
     def _over_rounds(self, metric: str, over: Callable[[list[float]], float]) -> tuple[list[int], list[float]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import torch
 from torch import Tensor
 
-from equipoise.arguments import describe, is_floating
+from equipoise.arguments import describe, is_floating, is_number
 from equipoise.kernels.blocks import block, chunks, compute_dtype, new_output
 from equipoise.showing import way_to_a_vector
 
@@ -34,7 +32,7 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
             [1.5000, 1.0000]])
     """
     _check_models(own, model)
-    shares = _shares(alpha, own)
+    shares = as_shares(alpha, own)
     weights = [share.to(own.device, compute_dtype(own)) for share in (shares, 1 - shares)]
     rows, others = torch.atleast_2d(own), torch.atleast_2d(model)
     if own.dtype == compute_dtype(own):
@@ -56,9 +54,9 @@ def _careful_combination(own: Tensor, model: Tensor, of_own: Tensor, of_model: T
     return torch.where(of_own == 0, model, torch.where(of_model == 0, own, mixed))
 
 
-def _shares(alpha: float | Tensor, own: Tensor) -> Tensor:
+def as_shares(alpha: object, own: Tensor) -> Tensor:
     """``alpha`` as a float64 column, one row or one per client; on the CPU, because some devices have no float64."""
-    if not (alpha.is_floating_point() if isinstance(alpha, Tensor) else isinstance(alpha, Real)):
+    if not (alpha.is_floating_point() if isinstance(alpha, Tensor) else is_number(alpha)):
         raise ValueError(f"alpha must be a number or a floating-point tensor, found {describe(alpha)}")
     per_client = isinstance(alpha, Tensor) and alpha.dim() > 0
     shares = torch.as_tensor(alpha, dtype=torch.float64, device="cpu")

@@ -12,16 +12,25 @@ import torch
 from torch import Tensor
 
 from equipoise import checkpoints, kernels
-from equipoise.arguments import Clients, as_mask, check_count, describe
+from equipoise.arguments import Clients, as_counts, as_mask, check_count, check_flag, describe
 from equipoise.history import History
 from equipoise.metrics import consensus_error
-from equipoise.mixing import mix
+from equipoise.mixing import as_shares, mix
 from equipoise.progress import Progress, Silence
 from equipoise.randomness import stream
 from equipoise.rounds import Round
+from equipoise.rules.guarantees import at_most_one_warning
 from equipoise.schedule import EachRound
 from equipoise.showing import call
-from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned, unchanged
+from equipoise.simulation.checks import (
+    check_attack,
+    check_options,
+    check_rule,
+    check_topology,
+    is_drawn,
+    poisoned,
+    unchanged,
+)
 from equipoise.simulation.inputs import expected, wants_update
 from equipoise.simulation.measuring import Metric, is_measured, measured
 from equipoise.simulation.messages import Messages
@@ -99,9 +108,16 @@ class Simulator:
         metrics = {} if metrics is None else metrics
         check_options(models, total, every, metrics, trainer=trainer, **{} if loss_of is None else {"loss_of": loss_of})
         check_count("seed", seed, 0)
+        check_flag("keep_nonfinite", keep_nonfinite)
         check_attack(attack, malicious)
+        if not is_drawn("topology", topology):
+            check_topology(topology, len(models))
         if not isinstance(rule, EachRound):
-            check_rule(rule)
+            check_rule(rule, len(models))
+        if not is_drawn("alpha", alpha):
+            as_shares(alpha, models)
+        if tolerated is not None:
+            as_counts("tolerated", tolerated, len(models), models.device)
         self.topology, self.rule, self.attack, self.alpha = topology, rule, attack, alpha
         self.models, self.t, self.total = models.detach().clone(), 0, None if total is None else int(total)
         self.state: Any = None
@@ -112,6 +128,7 @@ class Simulator:
         self.trainer = poisoned(trainer, attack, self.malicious)
         self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
         self.history = History(len(models), self.malicious, name)
+        self._warned: list[str] = []
 
     def __repr__(self) -> str:
         names = ("trainer", "topology", "rule", "models", "attack", "malicious", "alpha", "t", "total")
@@ -129,7 +146,7 @@ class Simulator:
     def step(self) -> Round:
         """One round; returns its record, which is also added to the history. Nothing changes if it fails."""
         watch = Stopwatch(self.models.device)
-        with self._restored_on_error():
+        with self._restored_on_error(), at_most_one_warning(self._warned):
             t, topology, rule, alpha = self.t, self._topology(), self._rule(), self._alpha()
             with watch.phase("train"):
                 trained = self._trained(t)
@@ -203,15 +220,11 @@ class Simulator:
     # What changes from round to round.
 
     def _topology(self) -> Topology:
-        topology = self._drawn("topology", self.topology)
-        if not isinstance(topology, Topology) or topology.n != self.n:
-            found = f"{topology.n} clients" if isinstance(topology, Topology) else type(topology).__name__
-            raise ValueError(f"topology must be a Topology of {self.n} clients, as models has, found {found}")
-        return topology
+        return check_topology(self._drawn("topology", self.topology), self.n)
 
     def _rule(self) -> Rule | None:
         rule = self.rule.at(self.t, seed=self.seed, name="rule") if isinstance(self.rule, EachRound) else self.rule
-        check_rule(rule)
+        check_rule(rule, self.n)
         return rule
 
     def _alpha(self) -> float | Tensor:

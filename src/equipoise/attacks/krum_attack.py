@@ -14,6 +14,7 @@ from equipoise.attacks.crowd import Crowd, Told, in_full, slopes
 from equipoise.attacks.knowledge import Knowledge, Scope, Space
 from equipoise.attacks.options import check_options
 from equipoise.attacks.roster import Roster
+from equipoise.rules.guarantees import without_warnings
 from equipoise.rules.krum import Krum
 
 SMALLEST = 1e-5
@@ -71,7 +72,8 @@ class KrumAttack:
         everybody = Crowd.of(known, self, self.scope, self.space, everybody=True)
         crowd = Crowd.of(known, self, self.scope, self.space)
         base = self._base(known, crowd)
-        chosen = Krum()(everybody.mean(), everybody.inbox, tolerated=everybody.roster.tolls).model
+        with without_warnings():
+            chosen = Krum()(everybody.mean(), everybody.inbox, tolerated=everybody.roster.tolls).model
         if self.form == "fang":
             direction = chosen.sub_(base).add_(everybody.centre - crowd.centre).sign_()
         else:

@@ -43,7 +43,7 @@ class LIE:
     def __post_init__(self) -> None:
         check_options(self)
         if self.sign not in (-1, 1):
-            raise ValueError(f"sign must be -1 or 1, found {self.sign}")
+            raise ValueError(f"sign must be -1 or 1, found {self.sign!r}")
 
     @by_columns
     def forge(self, known: Knowledge) -> Told:

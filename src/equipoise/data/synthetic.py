@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
-
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count
+from equipoise.arguments import check_count, check_number
 from equipoise.data.dataset import Dataset
 from equipoise.randomness import stream
 
@@ -46,8 +43,7 @@ def synthetic_regression(
     for name, count in (("n_train", n_train), ("n_test", n_test), ("features", features)):
         check_count(name, count, 1)
     for name, deviation in (("noise", noise), ("weight_std", weight_std)):
-        if not isinstance(deviation, Real) or not 0 <= deviation < math.inf:
-            raise ValueError(f"{name} must be a finite number >= 0, found {deviation!r}")
+        check_number(name, deviation)
     generator = stream(seed, "synthetic_regression")
 
     def normal(*shape: int) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from equipoise.arguments import check_count, check_probability
+from equipoise.arguments import check_count, check_number, check_probability
 from equipoise.attacks import Backdoor
 from equipoise.experiments.names import ATTACKS, GRAPHS, REGULAR, RULES, regular
 from equipoise.experiments.tasks import TASKS, Task
@@ -109,11 +108,9 @@ class Setting:
             check_probability("alpha", _number("alpha", self.alpha, "a number in [0, 1], Case-I or Case-II"))
         if not re.fullmatch("iid|natural|three-classes", self.partition):
             check_probability("p", _number("partition", self.partition.removeprefix("p="), PARTITIONS))
-        for name in ("gamma", "kappa"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be a number >= 0, found {getattr(self, name)}")
-        if not 0 < self.step < math.inf:
-            raise ValueError(f"step must be a finite number > 0, found {self.step}")
+        check_number("gamma", self.gamma)
+        check_number("kappa", self.kappa)
+        check_number("step", self.step, positive=True)
         for name in ("rounds", "batch", "local_steps"):
             check_count(name, getattr(self, name), 1)
 

@@ -4,6 +4,7 @@ from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
+from equipoise.rules.guarantees import GuaranteeWarning
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.median import Median
@@ -19,6 +20,7 @@ __all__ = [
     "BalanceMedian",
     "FLTrust",
     "FedAvg",
+    "GuaranteeWarning",
     "Krum",
     "Median",
     "PerClient",

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import check_number
 from equipoise.inbox import Inbox
-from equipoise.rules.base import WeightedRule, check_nonnegative, needed, uniform
+from equipoise.rules.base import WeightedRule, needed, uniform
 from equipoise.showing import as_call
 
 
@@ -53,7 +54,8 @@ class Balance(WeightedRule):
     __repr__ = as_call
 
     def __post_init__(self) -> None:
-        check_nonnegative(self, "gamma", "kappa")
+        check_number("gamma", self.gamma)
+        check_number("kappa", self.kappa)
         if self.progress is not None and not callable(self.progress):
             raise ValueError(f"progress must be a function of t and total, found {self.progress!r}")
 
@@ -67,7 +69,7 @@ class Balance(WeightedRule):
         if self.kappa == 0:
             return 1.0
         t, total = needed(self, t=t, total=total)
-        if not 0 <= t < total:
+        if t >= total:
             raise ValueError(f"t must be a round from 0 to total - 1 = {total - 1}, found {t}")
         progress = t / total if self.progress is None else self.progress(t, total)
         if not progress >= 0:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import check_number
 from equipoise.inbox import Inbox
-from equipoise.rules.base import WeightedRule, check_nonnegative, uniform
+from equipoise.rules.base import WeightedRule, uniform
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class BalanceMedian(WeightedRule):
     gamma: float = 0.3
 
     def __post_init__(self) -> None:
-        check_nonnegative(self, "gamma")
+        check_number("gamma", self.gamma)
 
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Equal weights for the accepted messages."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Real
 from typing import Any, ClassVar, final
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.arguments import describe, is_floating
+from equipoise.arguments import as_counts, check_inputs, describe, is_floating
 from equipoise.inbox import Inbox
 from equipoise.showing import way_to_a_vector
 from equipoise.types import Aggregated, RoundInputs
@@ -38,6 +36,7 @@ class Rule(ABC):
     @torch.no_grad()
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
         """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
+        check_inputs(type(self).__name__, inputs)
         models, inbox = as_batch(own, received)
         check_out(inputs.get("out"), own, inbox.bank)
         with _in_full_precision(own.device):
@@ -134,7 +133,7 @@ def _overlaps(x: Tensor) -> bool:
 def batch_inputs(**inputs: Any) -> dict[str, Any]:
     """Round inputs of one client as those of a batch of one."""
     for name in ("update", "out"):
-        if inputs.get(name) is not None:
+        if isinstance(inputs.get(name), Tensor):
             inputs[name] = inputs[name][None]
     of_models = inputs.get("loss_of")
     if of_models is not None:
@@ -172,38 +171,4 @@ def needed(rule: object, **inputs: Any) -> tuple[Any, ...]:
 def as_tolerated(rule: object, given: int | Tensor | None, default: int | None, inbox: Inbox) -> Tensor:
     """(n,) how many malicious neighbours each client expects; the call's value goes before the rule's own."""
     (value,) = needed(rule, tolerated=default if given is None else given)
-    try:
-        tolerated = torch.as_tensor(value, device=inbox.slots.device)
-        whole = not (tolerated.is_floating_point() or tolerated.is_complex() or tolerated.dtype == torch.bool)
-    except (TypeError, ValueError, RuntimeError):  # no number, or one beyond int64
-        whole = False
-    if not whole or (tolerated < 0).any():
-        raise ValueError(f"tolerated must be whole numbers >= 0, found {value!r}")
-    if tolerated.dim() and tolerated.shape != (inbox.n,):
-        raise ValueError(f"tolerated must be one number or one per client ({inbox.n},), found {tuple(tolerated.shape)}")
-    return tolerated.long().expand(inbox.n)
-
-
-def check_strict(strict: bool, most: Tensor, inbox: Inbox, tolerated: Tensor) -> None:
-    """With ``strict``, raise where a client that has neighbours tolerates more than ``most (n,)``."""
-    degrees = inbox.mask.sum(1)
-    bad = ((tolerated > most) & (degrees > 0) & strict).nonzero().flatten()
-    if len(bad):
-        client, found = int(bad[0]), int(tolerated[bad[0]])
-        if most[client] < 0:
-            raise ValueError(
-                f"client {client} must have more neighbours for strict=True, found {degrees[client]} "
-                f"with tolerated={found}; strict=False tolerates fewer"
-            )
-        raise ValueError(
-            f"tolerated must be at most {most[client]} for client {client} with {degrees[client]} neighbours, "
-            f"found {found}; strict=False tolerates fewer"
-        )
-
-
-def check_nonnegative(rule: object, *names: str) -> None:
-    """Raise unless these hyper-parameters of a rule are finite numbers >= 0."""
-    for name in names:
-        value = getattr(rule, name)
-        if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-            raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")
+    return as_counts("tolerated", value, inbox.n, inbox.slots.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import describe
+from equipoise.arguments import check_flag, describe
 from equipoise.inbox import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
 from equipoise.types import Aggregated
@@ -39,6 +39,9 @@ class FedAvg(Rule):
     isotropic: ClassVar[bool] = True
 
     weighted: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag("weighted", self.weighted)
 
     def aggregate(
         self,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import check_flag
 from equipoise.inbox import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, uniform
 from equipoise.types import Aggregated
@@ -41,6 +42,9 @@ class FLTrust(Rule):
     isotropic: ClassVar[bool] = True
 
     weighted: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("weighted", self.weighted)
 
     def aggregate(
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any

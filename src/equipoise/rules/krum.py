@@ -13,7 +13,8 @@ from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import ascending
 from equipoise.kernels.careful import power_of_two
 from equipoise.kernels.closeness import TINY
-from equipoise.rules.base import WeightedRule, as_tolerated, check_strict
+from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.rules.guarantees import check_guarantee, check_tolerance
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,19 @@ class Krum(WeightedRule):
               q = |N_i| - f_i - 2
 
     Blanchard et al., *Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent*, NeurIPS 2017, as in
-    section 6.1.2 of the BALANCE paper: own is neither a candidate nor a neighbour. Where :math:`q` would leave 1 to
-    :math:`|N_i| - 1`, which the papers do not treat, it is clamped to it; a single message is taken. Equal scores
-    go to the lowest client id (with two neighbours, as on a ring, scores are always equal).
+    section 6.1.2 of the BALANCE paper: own is neither a candidate nor a neighbour. The guarantee needs
+    :math:`|N_i| \ge 2 f_i + 3`. Beyond it Krum still answers, with a warning; where :math:`q` would leave 1 to
+    :math:`|N_i| - 1`, it is clamped to it, and a single message is taken. Equal scores go to the lowest client id
+    (with two neighbours, as on a ring, scores are always equal).
 
     Args:
         tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
-        strict: raise if :math:`q < 1` instead of clamping.
+        strict: raise if :math:`|N_i| < 2 f_i + 3` instead of warning.
 
-    >>> received = torch.tensor([[0.0], [0.1], [0.3], [9.0]])
+    >>> received = torch.tensor([[0.0], [0.1], [0.3], [0.6], [9.0]])
     >>> out = eq.Krum(tolerated=1)(torch.zeros(1), received)
     >>> out.model, out.weights
-    (tensor([0.]), tensor([1., 0., 0., 0.]))
+    (tensor([0.1000]), tensor([0., 1., 0., 0., 0.]))
     """
 
     isotropic: ClassVar[bool] = True
@@ -43,10 +45,14 @@ class Krum(WeightedRule):
     tolerated: int | None = None
     strict: bool = False
 
+    def __post_init__(self) -> None:
+        check_tolerance(self.tolerated, self.strict)
+
     def weigh(self, own: Tensor, inbox: Inbox, *, tolerated: int | Tensor | None = None, **_: Any) -> Tensor:
         """1 for the chosen message."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        check_strict(self.strict, inbox.mask.sum(1) - 3, inbox, f)
+        degrees = inbox.mask.sum(1)
+        check_guarantee(f, (degrees - 3) // 2, degrees, strict=self.strict)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         exact = kernels.exact_message_distances(inbox)
         for group, squares in kernels.message_distances(own, inbox):

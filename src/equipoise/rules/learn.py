@@ -11,10 +11,11 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.arguments import check_count, check_probability, describe
+from equipoise.arguments import check_choice, check_inputs, check_probability, describe
 from equipoise.inbox import Inbox
 from equipoise.mixing import mix
-from equipoise.rules.base import as_batch, as_tolerated, check_out, check_strict, needed
+from equipoise.rules.base import as_batch, as_tolerated, check_out, needed
+from equipoise.rules.guarantees import check_guarantee, check_tolerance
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.types import Aggregated, RoundInputs
 
@@ -43,7 +44,7 @@ class LEARN:
             paper is silent. Included, own counts once, also in a graph with self-loops; in a call for one client,
             pass what others sent.
         alpha: share of own in ``"mixed"``.
-        strict: raise where more is tolerated than the degree allows, instead of trimming less.
+        strict: raise where more is tolerated than the degree allows, instead of trimming less with a warning.
 
     >>> own, update = torch.tensor([1.0]), torch.tensor([0.5])
     >>> first, second = torch.tensor([[0.1], [0.4], [9.0]]), torch.tensor([[0.8], [0.9], [-9.0]])
@@ -60,15 +61,15 @@ class LEARN:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.own_update not in ("included", "excluded", "mixed"):
-            raise ValueError(f"own_update must be 'included', 'excluded' or 'mixed', found {self.own_update!r}")
+        check_tolerance(self.tolerated, self.strict)
+        check_choice("own_update", self.own_update, ("included", "excluded", "mixed"))
         check_probability("alpha", self.alpha)
 
     @torch.no_grad()
     def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
         """Yield updates, then models; return the trimmed mean of the models."""
+        check_inputs(type(self).__name__, inputs)
         t, update = needed(self, t=inputs.get("t"), update=inputs.get("update"))
-        check_count("t", t, 0)
         if not isinstance(update, Tensor) or update.shape != own.shape or update.dtype != own.dtype:
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
         check_out(inputs.get("out"), own)
@@ -92,7 +93,9 @@ class LEARN:
         if included and update.dim() == 2:
             inbox = _without_self_loops(inbox)
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        check_strict(self.strict, (inbox.mask.sum(1) + included - 1) // 2, inbox, f)
+        if self.strict:  # the last exchange, of models without own, is the first to be beyond its guarantee, and warns
+            degrees = inbox.mask.sum(1)
+            check_guarantee(f, (degrees + included - 1) // 2, degrees, strict=True)
         agreed = kernels.trimmed_mean(updates, inbox, f, include_own=included)
         if self.own_update == "mixed":
             agreed = mix(updates, agreed, self.alpha)

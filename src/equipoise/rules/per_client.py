@@ -13,6 +13,7 @@ from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import chunks
 from equipoise.randomness import device_of
 from equipoise.rules.base import Rule, as_diagnostic
+from equipoise.rules.guarantees import serving
 from equipoise.types import Aggregated, Aggregator
 
 BUDGET = 1 << 24  # elements of own models that are copied at a time
@@ -56,17 +57,22 @@ class PerClient(Rule):
         drawn = torch.randint(len(rules), (n,), generator=generator, device=device_of(generator))
         return cls(rules[i] for i in drawn.tolist())
 
+    def check_clients(self, n: int) -> None:
+        """Raise unless there is a rule for each of n clients."""
+        if len(self.rules) != n:
+            raise ValueError(f"rules must be one per client, expected {n}, found {len(self.rules)}")
+
     def aggregate(
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **inputs: Any
     ) -> Aggregated:
         """Serve the clients of each distinct rule together."""
-        if len(self.rules) != inbox.n:
-            raise ValueError(f"rules must be one per client, expected {inbox.n}, found {len(self.rules)}")
+        self.check_clients(inbox.n)
         model = torch.empty_like(own) if out is None else out
         weights, weighted = torch.full(inbox.slots.shape, torch.nan, dtype=torch.float64, device=own.device), False
         for rule, clients in self._shares(own):
             part = {name: _part(name, value, clients) for name, value in inputs.items()}
-            theirs = rule(own[clients], inbox.of(clients), **part)
+            with serving(clients):
+                theirs = rule(own[clients], inbox.of(clients), **part)
             model[clients] = theirs.model
             if theirs.state is not None:
                 raise ValueError(f"rules must hold no state in PerClient, found {theirs.state!r:.80} of {rule}")

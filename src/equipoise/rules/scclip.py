@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise.arguments import check_choice, check_number, is_number
 from equipoise.inbox import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, own_share, uniform
 from equipoise.types import Aggregated
@@ -46,11 +45,11 @@ class SCClip(Rule):
     mode: Literal["difference", "norm"] = "difference"
 
     def __post_init__(self) -> None:
-        number = isinstance(self.tau, Real) and 0 <= self.tau < math.inf
-        if not number and self.tau not in ("median", "second_largest"):
+        if is_number(self.tau):
+            check_number("tau", self.tau)
+        elif not isinstance(self.tau, str) or self.tau not in ("median", "second_largest"):
             raise ValueError(f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}")
-        if self.mode not in ("difference", "norm"):
-            raise ValueError(f"mode must be 'difference' or 'norm', found {self.mode!r}")
+        check_choice("mode", self.mode, ("difference", "norm"))
 
     def aggregate(
         self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise.inbox import Inbox
-from equipoise.rules.base import Rule, as_tolerated, check_strict
+from equipoise.rules.base import Rule, as_tolerated
+from equipoise.rules.guarantees import check_guarantee, check_tolerance
 from equipoise.types import Aggregated
 
 
@@ -25,7 +26,7 @@ class TrimmedMean(Rule):
 
     Args:
         tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
-        strict: raise if :math:`2 f_i \ge |N_i|` instead of clamping.
+        strict: raise if :math:`2 f_i \ge |N_i|`, where malicious values can decide, instead of clamping with a warning.
 
     >>> received = torch.tensor([[1.0, 9.0], [2.0, 2.0], [3.0, 3.0], [100.0, -7.0]])
     >>> eq.TrimmedMean(tolerated=1)(torch.zeros(2), received).model
@@ -34,6 +35,9 @@ class TrimmedMean(Rule):
 
     tolerated: int | None = None
     strict: bool = False
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.tolerated, self.strict)
 
     def aggregate(
         self,
@@ -47,5 +51,6 @@ class TrimmedMean(Rule):
     ) -> Aggregated:
         """Trim and average; there are no weights, every coordinate has its own."""
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
-        check_strict(self.strict, (inbox.mask.sum(1) - 1) // 2, inbox, f)
+        degrees = inbox.mask.sum(1)
+        check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
         return Aggregated(kernels.trimmed_mean(own, inbox, f, out=out), None, state)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import describe
+from equipoise.arguments import check_choice, describe
 from equipoise.inbox import Inbox
 from equipoise.kernels.blocks import column_blocks
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
+from equipoise.rules.guarantees import check_guarantee, check_tolerance
 
 BUDGET = 1 << 21  # elements of candidate models that are copied at a time
 FEW = 32  # if no more models fit, one is shown to all who received it instead of being copied for each
@@ -37,6 +38,7 @@ class UBAR(WeightedRule):
         tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
         empty: what to take when no loss is smaller, on which papers differ: ``"best"``, the nearest neighbour with the
             smallest loss (Guo et al.); ``"closest"``, the closest neighbour (code of He et al.); or ``"own"``.
+        strict: raise if :math:`f_i \ge |N_i|`, where no message is taken, instead of warning.
 
     >>> loss_of = lambda models: models.square().sum(1)
     >>> received = torch.tensor([[0.5], [1.5], [-9.0]])
@@ -47,10 +49,11 @@ class UBAR(WeightedRule):
 
     tolerated: int | None = None
     empty: Literal["best", "closest", "own"] = "best"
+    strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.empty not in ("best", "closest", "own"):
-            raise ValueError(f"empty must be 'best', 'closest' or 'own', found {self.empty!r}")
+        check_tolerance(self.tolerated, self.strict)
+        check_choice("empty", self.empty, ("best", "closest", "own"))
 
     def weigh(
         self,
@@ -64,6 +67,8 @@ class UBAR(WeightedRule):
         """Equal weights for the messages that pass both stages."""
         (loss_of,) = needed(self, loss_of=loss_of)
         f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        degrees = inbox.mask.sum(1)
+        check_guarantee(f, degrees - 1, degrees, strict=self.strict)
         apart, near = _nearest(own, inbox, f, closest=self.empty == "closest")
         losses, own_losses = _losses(own, inbox, near, loss_of)
         better = near & (losses < own_losses[:, None])

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from equipoise.arguments import check_count, describe, is_floating
 from equipoise.attacks.combinations import poisoners
+from equipoise.rules.per_client import PerClient
+from equipoise.schedule import EachRound
+from equipoise.topology import Topology
 from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
 
 
@@ -18,23 +21,48 @@ def check_options(models: object, total: object, every: object, metrics: object,
         raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
     if total is not None:
         check_count("total", total, 1)
-    if not isinstance(every, Container):
+    if isinstance(every, str) or not isinstance(every, Container):
         check_count("every", every, 1)
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
     if unnamed := [name for name in metrics if not isinstance(name, str)]:
         raise ValueError(f"metrics must be functions by name, found {unnamed[0]!r} for a name")
     for name, value in (called | {f"metrics[{name!r}]": metric for name, metric in metrics.items()}).items():
-        if not callable(value):
-            raise ValueError(f"{name} must be a function, found {describe(value)}")
+        if isinstance(value, type) or not callable(value):
+            raise ValueError(f"{name} must be a function, found {_class_or_type(value)}")
 
 
-def check_rule(rule: object) -> None:
-    """Raise unless it is a rule, or None."""
+def _class_or_type(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else describe(value)
+
+
+def is_drawn(name: str, setting: object) -> bool:
+    """Whether a setting is known only in its round: a function of the round, or an `EachRound`."""
+    if isinstance(setting, type):
+        raise ValueError(f"{name} must be a value or a function of the round, found the class {setting.__name__}")
+    return isinstance(setting, EachRound) or callable(setting)
+
+
+def check_topology(topology: object, n: int) -> Topology:
+    """The topology, if it is one of n clients."""
+    if isinstance(topology, Topology) and topology.n == n:
+        return topology
+    found = type(topology).__name__
+    if isinstance(topology, Topology):
+        found = f"{topology.n} clients"
+    elif hasattr(topology, "adjacency"):  # a graph of networkx
+        found += "; Topology.from_networkx(graph) makes one"
+    raise ValueError(f"topology must be a Topology of {n} clients, as models has, found {found}")
+
+
+def check_rule(rule: object, n: int) -> None:
+    """Raise unless it is a rule for n clients, or None."""
     if isinstance(rule, type):
         raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
     if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
         raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
+    if isinstance(rule, PerClient):
+        rule.check_clients(n)
 
 
 def check_attack(attack: object, malicious: object) -> None:
