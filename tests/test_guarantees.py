@@ -163,7 +163,6 @@ def test_an_attack_that_tries_the_rule_does_not_warn() -> None:
 
 
 def test_a_message_that_is_not_finite_changes_no_limit() -> None:
-    """A malicious neighbor cannot turn a strict rule into an error."""
     received = FIVE.clone()
     received[3:] = torch.nan
     eq.TrimmedMean(tolerated=2, strict=True)(OWN, received)
