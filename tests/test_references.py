@@ -35,6 +35,9 @@ from tests.graphs import (
 )
 from tests.references import REFERENCES, Answer, array, learn, messages_of, reference_all
 
+# Some clients of these graphs have more malicious neighbors than rules guarantee; the numbers must agree all the same.
+pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
+
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = [torch.float32, torch.float64]
 
