@@ -280,6 +280,14 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_starts_anew(tmp_path: Path
     assert rounds[0] == 1
 
 
+def test_a_trial_is_silent_about_guarantees() -> None:
+    """A simulator warns here; a paper's setting is run as the paper says."""
+    setting = Setting(data="synthetic", rule="Krum", attack="Gauss", rounds=2, malicious=0.5)
+    trials.run(setting, 0, ".")
+    with pytest.warns(eq.GuaranteeWarning):
+        trials.simulator(setting, 0, ".").step()
+
+
 def test_a_collapsed_run_ends_early_and_says_so() -> None:
     setting = Setting(data="synthetic", rule="FedAvg", attack="Feature", rounds=300, step=50.0, nonfinite="kept")
     found, _ = trials.run(setting, 0, ".")

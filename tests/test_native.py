@@ -288,6 +288,7 @@ RULES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")  # on graphs of few neighbors
 @pytest.mark.parametrize("name", RULES)
 @given(graph=st.sampled_from([*GRAPHS, regular(20, 10), complete(20)]), dtype=dtypes, seed=st.integers(0, 999))
 @settings(max_examples=12, deadline=None)

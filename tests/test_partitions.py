@@ -510,8 +510,8 @@ def test_bad_options(partition: Partition, options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: by_group(LABELS, 4, 1.1), "p must be from 0 to 1, found 1.1"),
-        (lambda: by_group(LABELS, 4, math.nan), "p must be from 0 to 1, found nan"),
+        (lambda: by_group(LABELS, 4, 1.1), "p must be a number from 0 to 1, found 1.1"),
+        (lambda: by_group(LABELS, 4, math.nan), "p must be a number from 0 to 1, found nan"),
         (lambda: by_group(LABELS - 1, 4), "data must have labels from 0, found -1"),
         (lambda: by_classes(LABELS, 4, 5), "classes_each must be an integer from 1 to 4, found 5"),
         (lambda: by_classes(LABELS, 4, 0), "classes_each must be an integer from 1 to 4, found 0"),
