@@ -92,7 +92,15 @@ def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: f
         measured = sharpened(own, inbox, sizes, measured, limits, least=1)
         clients = close.any(1).nonzero().flatten()
         limits[clients] = factor * careful_norms(own, clients)
-    return (measured <= limits[:, None]) & inbox.present
+    accepted = (measured <= limits[:, None]) & inbox.present
+    if limits.isinf().any():  # where the distance overflows too, compare a quarter of both
+        receivers, columns = (accepted & measured.isinf()).nonzero(as_tuple=True)
+        rows = inbox.slots[receivers, columns]
+        larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
+        squares, scale = careful_squares(own, receivers, inbox.bank, rows, larger)
+        quarter = scale / 4 * squares.sqrt()
+        accepted[receivers, columns] = quarter <= factor * (sizes[receivers] / 4)
+    return accepted
 
 
 def cosines(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:

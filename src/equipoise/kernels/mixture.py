@@ -27,8 +27,14 @@ def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, 
     """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
 
     Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
+    A sum of finite terms that is too large for the dtype becomes its largest finite number.
     """
-    return _combine(own, own_weights, inbox, weights, out)[0]
+    result, finite = _combine(own, own_weights, inbox, weights, out)
+    if finite is None or result.dtype != compute_dtype(result):  # float32 sums may not fit a half
+        finite = bool(result.sum(dtype=compute_dtype(result)).isfinite())
+    if not finite:
+        _mend_overflows(result, own, own_weights, inbox, weights)
+    return result
 
 
 def combine_if_finite(
@@ -64,6 +70,29 @@ def _combine(
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
     _add_rows(result, mine, own, mine, own_weights[mine])
     return result, None
+
+
+def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> None:
+    """Sum the coordinates again that are not finite, and saturate those whose terms are.
+
+    Rounding alone can push the mean of the largest finite numbers beyond them. A quarter of each
+    term leaves room for that, also in float64, and scaling by it is exact.
+    """
+    limit = torch.finfo(result.dtype).max / 4
+    lost = ~result.sum(1, dtype=compute_dtype(result)).isfinite()
+    for receiver in lost.nonzero().flatten().tolist():
+        chosen = weights[receiver].nonzero().flatten()
+        rows = inbox.slots[receiver, chosen]
+        weight = weights[receiver, chosen, None]
+        own_weight = own_weights[receiver]
+        for columns in chunks(result.shape[1], len(rows) + 1, TILE // 2):
+            total = (inbox.bank[rows, columns].double() / 4 * weight).sum(0)
+            if own_weight != 0:
+                total += own[receiver, columns].double() / 4 * own_weight
+            # A term that is not finite makes the total infinite or NaN, and it stays so.
+            total = total.clamp(-limit, limit).where(total.isfinite(), total) * 4
+            found = result[receiver, columns]
+            result[receiver, columns] = found.where(found.isfinite(), total.to(result.dtype))
 
 
 def _some(edges: Edges, which: Tensor) -> Edges:

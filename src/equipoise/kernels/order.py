@@ -37,7 +37,8 @@ def trimmed_mean(
     """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
 
     Where ``trim`` (n,) would leave none of the values, it leaves the one or two in the middle. With ``include_own`` own
-    is one of the values. The result is written to ``out``, if given.
+    is one of the values; the result of a client whose own is not finite then means nothing. The result is written to
+    ``out``, if given.
     """
     result = new_output(own, *own.shape) if out is None else out
     # The native kernels see on the way whether all is finite, which would take another pass to know beforehand.
@@ -139,7 +140,7 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     share = 1 / (len(ranked) - 1)
     ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
     ends = ends.where(missing < high, low * share)
-    return ends.add_(_weighted_sum(inner, share))
+    return _saturated(ends.add_(_weighted_sum(inner, share)))
 
 
 def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Heard]) -> bool:
@@ -193,7 +194,11 @@ def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
             if own is not None:
                 values = torch.cat([values, gather(own, receiver[None], columns)])
             kept = values.sort(dim=0).values[heard.trim : count - heard.trim]
-            result[receiver, columns] = _mean(list(kept)).to(result.dtype)
+            mean = _weighted_sum(list(kept), 1 / len(kept))
+            # Infinite only where a value is: the bounds are infinite there, and finite elsewhere.
+            largest = torch.finfo(mean.dtype).max
+            mean.clamp_(kept[0].clamp_max(-largest), kept[-1].clamp_min(largest))
+            result[receiver, columns] = mean.to(result.dtype)
 
 
 def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
@@ -215,7 +220,10 @@ def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) 
 
 
 def _mean(values: list[Tensor]) -> Tensor:
-    return _weighted_sum(values, 1 / len(values)) if len(values) > 1 else values[0]
+    if len(values) == 1:
+        return values[0]
+    mean = _weighted_sum(values, 1 / len(values))
+    return _saturated(mean) if len(values) > 2 else mean  # halves of the largest number add up to it
 
 
 def _write_mean(values: list[Tensor], result: Tensor) -> None:
@@ -226,10 +234,18 @@ def _write_mean(values: list[Tensor], result: Tensor) -> None:
     torch.mul(values[0], 1 / len(values), out=result)
     for value in values[1:]:
         result.add_(value, alpha=1 / len(values))
+    if len(values) > 2:
+        _saturated(result)
+
+
+def _saturated(mean: Tensor) -> Tensor:
+    """The mean of finite values, in place: rounding can push it beyond the largest finite number."""
+    largest = torch.finfo(mean.dtype).max
+    return mean.clamp_(-largest, largest)
 
 
 def _weighted_sum(values: list[Tensor], weight: float) -> Tensor:
-    """``weight * sum(values)``, in an order that cannot overflow when it is a mean."""
+    """``weight * sum(values)``; no partial sum of a mean is larger than its values, but for rounding."""
     total = values[0] * weight
     for value in values[1:]:
         total.add_(value, alpha=weight)

@@ -8,6 +8,7 @@
  * their addresses, so rows of several matrices can be used together. Whoever calls with several threads gives each its
  * own columns: what is computed for a column does not depend on where a call starts.
  */
+#include <float.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

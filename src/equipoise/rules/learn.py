@@ -79,6 +79,7 @@ class LEARN:
         model = own.detach() + (agreed - update.detach())
         if not model.sum().isfinite():  # what others said is too large to be added
             model = model.where(model.isfinite(), own.detach())
+        model = _sendable(model, own.detach())
         rule = TrimmedMean(self.tolerated, self.strict)
         return rule(model, (yield model), **inputs)
 
@@ -99,6 +100,7 @@ class LEARN:
         agreed = kernels.trimmed_mean(updates, inbox, f, include_own=included)
         if self.own_update == "mixed":
             agreed = mix(updates, agreed, self.alpha)
+        agreed = _sendable(agreed, updates)
         finite = kernels.are_finite(updates)
         if included and not finite.all():  # who has no finite update to include has none to send either
             agreed[~finite] = torch.nan
@@ -109,3 +111,15 @@ def _without_self_loops(inbox: Inbox) -> Inbox:
     """The inbox without what clients sent to themselves; the receivers are the clients 0 to n - 1."""
     others = inbox.from_others
     return inbox if torch.equal(others, inbox.mask) else replace(inbox, mask=others)
+
+
+def _sendable(vectors: Tensor, previous: Tensor) -> Tensor:
+    """The vectors, but the previous one where a norm overflows: it could not be sent to anybody.
+
+    Peers can cause this in float64 only, whose norms have no wider type to fit into: a trimmed mean
+    takes its coordinates from different vectors, and can be longer than each of them.
+    """
+    if vectors.dtype != torch.float64:
+        return vectors
+    fits = kernels.are_finite(torch.atleast_2d(vectors))
+    return vectors.where(fits.view(*vectors.shape[:-1], 1), previous)

@@ -60,8 +60,11 @@ class SCClip(Rule):
             shares = uniform(inbox.present & sizes.isfinite()[:, None])
             weights = shares * _kept(sizes[:, None], inbox.lengths(inbox.present))
         else:
-            apart = kernels.distances(own, inbox)[0]
-            weights = shares = uniform(inbox.present) * _kept(self._radius(apart, inbox), apart)
+            apart, sizes = kernels.distances(own, inbox)
+            # The distance of two models at opposite ends of float64 overflows, and is still one.
+            apart.clamp_max_(torch.finfo(torch.float64).max)
+            shares = uniform(inbox.present & sizes.isfinite()[:, None])
+            weights = shares = shares * _kept(self._radius(apart, inbox), apart)
         model = kernels.combine(own, own_share(shares), inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)
 
@@ -74,7 +77,8 @@ class SCClip(Rule):
         ordered, last = apart.sort(dim=1).values, (inbox.counts - 1).clamp_min(0)
         if self.tau == "second_largest":
             return ordered.gather(1, (last - 1).clamp_min(0)[:, None])
-        return (ordered.gather(1, (last // 2)[:, None]) + ordered.gather(1, ((last + 1) // 2)[:, None])) / 2
+        low, high = (ordered.gather(1, middle[:, None]) for middle in (last // 2, (last + 1) // 2))
+        return low / 2 + high / 2  # their sum may overflow
 
 
 def _kept(limit: Tensor, size: Tensor) -> Tensor:
