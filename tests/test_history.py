@@ -329,7 +329,7 @@ def test_frame() -> None:
 
 def test_without_pandas_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
+    with pytest.raises(ImportError, match=r'pip install "equipoise\[frames\]"'):
         a_history().frame()
 
 

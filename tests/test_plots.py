@@ -497,7 +497,7 @@ def test_names_that_matplotlib_hides_do_no_harm() -> None:
 
 
 def test_without_matplotlib_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "equipoise\[plots\]"'):
         plots.graph(eq.Topology.ring(3))
 

@@ -202,7 +202,7 @@ class History:
         return [dict(zip(tidy.COLUMNS, row, strict=True)) for row in tidy.rows(self)]
 
     def frame(self) -> Any:
-        """The tidy table as a ``pandas.DataFrame``."""
+        """The tidy table as a ``pandas.DataFrame``; needs ``pip install "equipoise[frames]"``."""
         return tidy.frame(self)
 
     # Files

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from equipoise.history import History
+from equipoise.optional import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,12 +25,8 @@ LABELS = {"error": "test error rate", "asr": "attack success rate", "mse": "mean
 
 
 def pyplot() -> Any:
-    """Matplotlib, which is imported by whoever draws, not by whoever imports the library."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError('equipoise.plots needs matplotlib: pip install "equipoise[plots]"') from error
-    return pyplot
+    """``matplotlib.pyplot``, imported when something is drawn: importing equipoise stays fast."""
+    return import_optional("matplotlib.pyplot", "plots")
 
 
 def axes_for(ax: Axes | None, height: float) -> tuple[Axes, bool]:
