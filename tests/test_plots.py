@@ -237,7 +237,7 @@ def test_a_band_reaches_to_the_mean_while_there_are_few() -> None:
 
 
 def test_lines_that_coincide_stay_visible() -> None:
-    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:4]}, band=False)
+    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:4]})
     first = ax.lines[0]
     assert first.get_linestyle() == "-"
     assert all(line.get_linestyle() != "-" for line in ax.lines[1:])  # the first shows through their gaps
@@ -250,7 +250,7 @@ def test_lines_that_coincide_stay_visible() -> None:
 
 def test_a_picture_shows_every_line() -> None:
     """Pixels of each line's color remain where all lines coincide."""
-    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:7]}, band=False)
+    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:7]})
     legend = ax.get_legend()
     assert legend is not None
     legend.remove()
