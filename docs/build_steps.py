@@ -48,6 +48,7 @@ def connect(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     fetch_notebooks(NOTEBOOKS, GALLERY)  # before documents are looked for
     app.connect("builder-inited", lambda app: pictures.draw_all(HERE / "_generated"))
+    app.connect("builder-inited", keep_outputs_inside, priority=900)  # after myst-nb has set its own folder
     app.connect("source-read", link_to_pages)
     app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", shorten_defaults)
@@ -72,6 +73,12 @@ def fetch_notebooks(source, target):
     rows = ROW.findall((source / "README.md").read_text("utf-8"))
     cards = [CARD.format(number=n, page=page, title=title_of(source / f"{page}.ipynb"), text=t) for page, n, t in rows]
     (target / "index.md").write_text(INDEX.format(cards="\n".join(cards)), encoding="utf-8")
+
+
+def keep_outputs_inside(app):
+    """Save the outputs of notebooks inside the output folder of the build; myst-nb saves them beside it."""
+    folder = Path(app.doctreedir) / "notebooks"
+    app.env.mystnb_config = app.env.mystnb_config.copy(output_folder=str(folder))
 
 
 def title_of(notebook):

@@ -42,7 +42,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"(torch|nn|numpy|np|hypothesis|networkx|pandas|matplotlib|collections|typing|typing_extensions|os|pathlib)\..*",
     ),
-    ("py:.*", "Axes|Tensor"),
+    ("py:.*", "Axes|DataFrame|Tensor"),
     # Aliases of annotations, whose values are in the text, and base classes that nobody has to know.
     ("py:.*", r"(.*\.)?(Clients|Init|ModuleT|Parts|Rule|Task|TooLittle|ValueT|WeightedRule|_AlongPerturbation)"),
 ]

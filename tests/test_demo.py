@@ -1,5 +1,7 @@
 """The command line, and what the demo claims."""
 
+import io
+import itertools
 import re
 import signal
 import subprocess
@@ -74,14 +76,32 @@ def test_the_best_of_a_column_have_an_asterisk_and_what_is_missing_a_dash() -> N
     ]
 
 
-def test_the_picture_shows_the_graph_the_table_and_a_line_for_every_rule() -> None:
-    results = {rule: {attack: finished(0.5) for attack in ("none", "MinMax")} for rule in ("Krum", "Median", "LEARN")}
+@pytest.mark.parametrize("rules", [list(demo.RULES), ["Krum", "Median", "LEARN"], list(demo.RULES)[:8]], ids=len)
+def test_the_picture_has_a_panel_for_every_rule(rules: list[str]) -> None:
+    results = {rule: {attack: finished(0.5) for attack in demo.ATTACKS} for rule in rules}
     figure = demo.picture(demo.Setting.draw(0), results)
-    graph, table, calm, attacked = figure.axes
+    graph, table, *panels = figure.axes
     assert graph.get_legend_handles_labels()[1] == ["benign", "malicious"]
-    assert [text.get_text() for text in table.texts] == ["0.50"] * 6
-    assert [ax.get_title() for ax in (calm, attacked)] == ["no attack", "MinMax"]
-    assert attacked.get_legend_handles_labels()[1] == ["Krum", "Median", "LEARN"]
+    assert [text.get_text() for text in table.texts] == ["0.50"] * (len(rules) * len(demo.ATTACKS))
+    drawn = [ax for ax in panels if ax.axison]
+    assert [ax.get_title() for ax in drawn] == rules
+    attacks = [demo.heading(attack) for attack in demo.ATTACKS]
+    assert all([line.get_label() for line in ax.lines] == attacks for ax in drawn)
+    assert all(len({line.get_color() for line in ax.lines}) == len(attacks) for ax in drawn)
+    (legend,) = figure.subfigs[1].legends
+    assert [text.get_text() for text in legend.get_texts()] == attacks
+    lowest = {ax.get_position().x0: ax for ax in drawn}.values()  # of each column
+    assert [ax.get_xlabel() for ax in lowest] == ["round"] * len(lowest)
+
+
+def test_nothing_in_the_picture_overlaps() -> None:
+    results = {rule: {attack: finished(0.5) for attack in demo.SHOWN} for rule in demo.RULES}
+    figure = demo.picture(demo.Setting.draw(0), results)
+    figure.savefig(io.BytesIO())  # computes the layout
+    titles = [ax.title.get_window_extent() for ax in figure.axes[2:]]
+    labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes[-demo.PANELS :]]
+    boxes = [*titles, *labels, figure.subfigs[1].legends[0].get_window_extent()]
+    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
 
 
 # What it claims

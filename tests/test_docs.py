@@ -16,7 +16,12 @@ import equipoise.testing
 import equipoise.types
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in DOCS.rglob("*.md")}
+GENERATED = {"_build", "_generated", "examples"}  # by a build of the docs
+PAGES = {
+    str(path.relative_to(DOCS).with_suffix("")): path
+    for path in DOCS.rglob("*.md")
+    if path.relative_to(DOCS).parts[0] not in GENERATED
+}
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE)
 TAUGHT = [
     *("index", "start", "training-loop", "choosing-a-rule", "threat-model", "attacks", "topologies", "simulator"),

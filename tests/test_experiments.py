@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from equipoise.experiments.tasks import TASKS
 from equipoise.progress import Progress
 
 Capture = pytest.CaptureFixture[str]
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 SHORT = Setting(data="synthetic", rule="BALANCE", attack="Gauss", rounds=20)
 
 
@@ -252,6 +255,71 @@ def test_a_run_names_the_source_that_it_began_with(monkeypatch: pytest.MonkeyPat
     assert found["commit"] == "first"
 
 
+def committed(folder: Path, *files: str) -> str:
+    """A new repository with these files in its only commit, whose short id is returned."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "-q"], ["add", "-f", *files], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *arguments], cwd=folder, check=True)
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def a_clone(folder: Path, name: str = "equipoise") -> Path:
+    """A folder with a project of that name; returns where its package is."""
+    package = folder / "src/equipoise"
+    package.mkdir(parents=True)
+    for path in ("__init__.py", "rules.py"):
+        (package / path).write_text("")
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n')
+    return package
+
+
+@needs_git
+def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
+    package = a_clone(tmp_path)
+    commit = committed(tmp_path, "src", "pyproject.toml")
+    (tmp_path / "notes.txt").write_text("untracked")
+    assert trials._commit(package) == commit
+    (package / "rules.py").write_text("changed")
+    assert trials._commit(package) == f"{commit}+"
+
+
+@needs_git
+@pytest.mark.parametrize("tracked", ["README", "README .venv"])
+def test_a_foreign_repository_has_no_commit(tracked: str, tmp_path: Path) -> None:
+    """Not even if somebody committed the virtual environment."""
+    packages = tmp_path / ".venv/lib/site-packages"
+    source = Path(eq.__file__).parent
+    shutil.copytree(source, packages / "equipoise", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "README").write_text("somebody's project")
+    committed(tmp_path, *tracked.split())
+    code = """import equipoise
+from equipoise.experiments import trials
+print(equipoise.__file__, trials._origin()["commit"])"""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(packages)},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.split() == [str(packages / "equipoise/__init__.py"), "None"]
+
+
+@needs_git
+def test_a_package_beside_a_clone_has_no_commit(tmp_path: Path) -> None:
+    """It may be older than the clone: an install that is not editable, a project that has a copy."""
+    package = a_clone(tmp_path)
+    installed = tmp_path / ".venv/lib/site-packages/equipoise"
+    shutil.copytree(package, installed)
+    committed(tmp_path, "src", "pyproject.toml")
+    assert trials._commit(installed) is None
+    vendored = a_clone(tmp_path / "other", name="other")
+    committed(tmp_path / "other", "src", "pyproject.toml")
+    assert trials._commit(vendored) is None
+
+
 def interrupt_after_seven_rounds(checkpoint: Path) -> None:
     def interrupt(run: eq.Simulator) -> None:
         if run.t == 7:
@@ -305,6 +373,49 @@ def test_results_are_kept_by_seed(store: Store) -> None:
         store.add(SHORT, finished(SHORT, error, seed=seed))
     assert [(run["seed"], run["max_MSE"]) for run in store.runs(SHORT)] == [(0, [0.25]), (2, [0.125])]
     assert store.runs(SHORT.changed(rule="Krum")) == []
+
+
+WRITER = """
+import sys
+from equipoise.experiments import Setting
+from equipoise.experiments.store import Store
+
+folder, first, step, count = sys.argv[1], *map(int, sys.argv[2:])
+store = Store(folder)
+setting = Setting(data="synthetic", rule="BALANCE", attack="Gauss", rounds=20)
+run = {"rounds": 20, "seconds": 1.0, "evaluated": [19], "max_MSE": [1.0]}
+print("ready", flush=True)
+sys.stdin.readline()
+for seed in range(first, count, step):
+    store.add(setting, {"seed": seed, **run})
+"""
+
+
+def test_processes_that_write_together_lose_nothing(store: Store) -> None:
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(store.folder), str(first), "4", "200"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for first in range(4)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:  # all of them start at the same time
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        for writer in writers:
+            writer.communicate(timeout=120)
+            assert writer.returncode == 0
+    finally:
+        for writer in writers:
+            writer.kill()
+    assert [run["seed"] for run in store.runs(SHORT)] == list(range(200))
 
 
 @pytest.mark.parametrize(
@@ -799,3 +910,10 @@ def test_the_theorem_is_checked_by_one_command(tmp_path: Path, capsys: Capture) 
     assert len(found["excess"]) == len(found["bound"]) == 6
     assert found["holds"] is True
     assert (tmp_path / "theorem-1.svg").exists()
+
+
+def test_a_theorem_without_picture_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert theory.save({"attacks": {}}, tmp_path) == [tmp_path / "theorem-1.json"]
+    expected = 'No picture: matplotlib is not installed: pip install "equipoise[plots]"\n'
+    assert capsys.readouterr().err == expected

@@ -15,7 +15,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
+from equipoise.data import files
+from equipoise.experiments import theory
 from equipoise.experiments.cli import main
+from equipoise.experiments.store import Store
 
 OWN, RECEIVED, MODELS = torch.ones(3), torch.ones(2, 3), torch.ones(4, 3)
 RING, LAYER = eq.Topology.ring(4), torch.nn.Linear(2, 1)
@@ -463,12 +466,16 @@ def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any)
     ("package", "use", "message"),
     [
         (
-            "matplotlib",
+            "matplotlib.pyplot",
             partial(eq.plots.graph, RING),
-            'equipoise.plots needs matplotlib: pip install "equipoise[plots]"',
+            'matplotlib is not installed: pip install "equipoise[plots]"',
         ),
         ("sklearn.datasets", eq.data.digits, 'sklearn is not installed: pip install "equipoise[data]"'),
-        ("pandas", eq.History(1).frame, "History.frame needs pandas: pip install pandas"),
+        ("tqdm", lambda: files.need("tqdm"), 'tqdm is not installed: pip install "equipoise[data]"'),
+        ("PIL.Image", lambda: files.need("PIL.Image"), 'PIL is not installed: pip install "equipoise[data]"'),
+        ("pandas", eq.History(1).frame, 'pandas is not installed: pip install "equipoise[frames]"'),
+        ("filelock", lambda: Store("."), 'filelock is not installed: pip install "equipoise[experiments]"'),
+        ("matplotlib.figure", lambda: theory.draw({}), 'matplotlib is not installed: pip install "equipoise[plots]"'),
     ],
 )
 def test_missing_packages(package: str, use: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ def test_the_oldest_versions_are_the_bounds() -> None:
     oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, flags=re.MULTILINE))
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
-    wanted += [entry for extra in ("plots", "data", "testing", "test") for entry in extras[extra]]
+    tested = ("plots", "data", "frames", "experiments", "testing", "test")
+    wanted += [entry for extra in tested for entry in extras[extra]]
     bounds = dict(entry.split(">=") for entry in wanted if ">=" in entry)
     assert bounds.keys() == oldest.keys()
     for name, bound in bounds.items():
@@ -41,6 +42,17 @@ def test_constraints_pin_all_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"].values()
     wanted = {entry.split(">=")[0] for extra in extras for entry in extra if not entry.startswith("equipoise")}
     assert wanted <= names
+
+
+def test_errors_name_extras_that_exist() -> None:
+    """The command that a message or a page advises installs something."""
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
+    sources = "".join(path.read_text(encoding="utf-8") for path in files)
+    advised = {name for names in re.findall(r"equipoise\[([\w,]+)\]", sources) for name in names.split(",")}
+    imported = re.findall(r'import_optional\([\w".]+, "(\w+)"\)', sources)
+    assert set(imported) == {"plots", "data", "frames", "experiments"}
+    assert advised | set(imported) <= extras
 
 
 def test_modules_that_take_long_to_import_are_there_when_asked_for() -> None:

@@ -157,6 +157,19 @@ def test_small_graphs(topology: eq.Topology) -> None:
     assert inside(ax)
 
 
+@pytest.mark.parametrize(
+    ("n", "layout"), [(1, "circle"), (2, "circle"), (3, {i: (0.0, float(i)) for i in range(3)}), (1, {0: (5.0, 5.0)})]
+)
+def test_clients_in_a_line_are_not_cut_off(n: int, layout: Any) -> None:
+    ax = plots.graph(eq.Topology.ring(n), layout=layout)
+    ax.figure.canvas.draw()
+    spots = ax.transData.transform(scattered(ax)["benign"].get_offsets())
+    radius = scattered(ax)["benign"].get_sizes()[0] ** 0.5 / 2 * ax.figure.dpi / 72
+    box = ax.get_window_extent()
+    assert (spots - radius >= box.min).all()
+    assert (spots + radius <= box.max).all()
+
+
 # Errors
 
 
@@ -204,7 +217,8 @@ def over_rounds() -> dict[str, History]:
 
 def test_a_line_for_each_history_at_the_worst_benign_client() -> None:
     ax = plots.error_over_rounds(over_rounds())
-    assert [line.get_label() for line in ax.lines] == labels(ax) == ["Median", "Balance"]
+    assert [line.get_label() for line in ax.lines] == ["Median", "Balance"]
+    assert labels(ax) == ["Median", "Balance", "down to the mean"]
     assert [np.asarray(line.get_xdata()).tolist() for line in ax.lines] == [[0, 10]] * 2
     assert [np.asarray(line.get_ydata()).tolist() for line in ax.lines] == [[0.7, 0.35], [0.4, 0.125]]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("round", "max. test error rate")
@@ -217,6 +231,35 @@ def test_a_band_reaches_to_the_mean_while_there_are_few() -> None:
     assert len(ax.collections) == 2
     crowd = {f"rule {i}": run((0.5, 0.4), malicious=()) for i in range(5)}
     assert len(plots.error_over_rounds(crowd).collections) == 0
+    assert labels(plots.error_over_rounds(crowd)) == list(crowd)
+    assert len(plots.error_over_rounds(crowd, band=True).collections) == 5
+    assert labels(plots.error_over_rounds(over_rounds(), band=False)) == ["Median", "Balance"]
+
+
+def test_lines_that_coincide_stay_visible() -> None:
+    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:4]})
+    first = ax.lines[0]
+    assert first.get_linestyle() == "-"
+    assert all(line.get_linestyle() != "-" for line in ax.lines[1:])  # the first shows through their gaps
+    assert sorted(line.get_zorder() for line in ax.lines) == [line.get_zorder() for line in ax.lines]
+    assert len({line.get_zorder() for line in ax.lines}) == 4
+    markers: list[Any] = [line.get_markevery() for line in ax.lines]
+    spots = [set(range(start, 25, step)) for start, step in markers]
+    assert sum(map(len, spots)) == len(set.union(*spots))  # no two markers at the same point
+
+
+def test_a_picture_shows_every_line() -> None:
+    """Pixels of each line's color remain where all lines coincide."""
+    ax = plots.error_over_rounds({rule: run(*[(0.5, 0.4)] * 25) for rule in RULES[:7]})
+    legend = ax.get_legend()
+    assert legend is not None
+    legend.remove()
+    figure: Any = ax.figure
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+    for line in ax.lines:
+        color = np.round(255 * np.array(to_rgba(str(line.get_color()))[:3]))
+        assert (np.abs(pixels - color).max(axis=2) <= 2).sum() > 10
 
 
 def test_eleven_rules_can_be_told_apart_with_and_without_colours() -> None:
@@ -235,12 +278,12 @@ def test_a_line_that_diverges_ends_in_a_cross_and_says_so(bad: float) -> None:
     assert np.isnan(np.asarray(line.get_ydata())[2:]).all()
     assert (cross.get_marker(), list(cross.get_xdata()), list(cross.get_ydata())) == ("x", [1], [0.6])
     assert cross.get_color() == line.get_color()
-    assert labels(ax) == ["FedAvg (diverged)"]
+    assert labels(ax) == ["FedAvg (diverged)", "down to the mean"]
 
 
 def test_what_was_never_finite_is_still_in_the_legend() -> None:
     ax = plots.error_over_rounds({"FedAvg": run((NAN, NAN)), "Median": run((0.5, 0.5))})
-    assert labels(ax) == ["FedAvg (diverged)", "Median"]
+    assert labels(ax) == ["FedAvg (diverged)", "Median", "down to the mean"]
     assert len(ax.lines) == 2
 
 
@@ -324,6 +367,7 @@ def test_many_rounds_are_averaged_in_spans_with_a_band_around() -> None:
     assert ys.tolist() == [50.0] * 100
     band = ax.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (0, 100)
+    assert labels(ax) == ["benign", "malicious", "min. to max. of adjacent rounds"]
 
 
 def test_one_side_alone_and_no_message_at_all() -> None:
@@ -405,6 +449,43 @@ def test_shades_of_other_values(values: tuple[float, ...], shades: list[float], 
     assert [text.get_text() for text in ax.texts] == texts
 
 
+def test_a_table_from_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"none": [0.05, 0.06], "Gaussian": [0.9, NAN]}, index=["FedAvg", "Balance"])
+    ax = plots.heatmap(frame)
+    assert [text.get_text() for text in ax.texts] == ["0.05", "0.90", "0.06", "nan"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["none", "Gaussian"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["FedAvg", "Balance"]
+    nullable = pandas.DataFrame({0.1: pandas.array([0.5, None], dtype="Float64")})
+    ax = plots.heatmap(nullable)
+    assert [text.get_text() for text in ax.texts] == ["0.50", "nan"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0.1"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        ({"data": []}, r"results must hold a value .* found \{\}"),
+        ({"data": [[0.1], [0.2]], "index": ["a", "a"]}, r"results.index must be unique, found \['a', 'a'\]"),
+        ({"data": [[0.1, 0.2]], "columns": ["a", "a"]}, r"results.columns must be unique, found"),
+        ({"data": [["x"]]}, r"results\[0\]\[0\] must be a number, found 'x'"),
+    ],
+)
+def test_frames_that_are_no_tables(frame: dict[str, Any], text: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match=text):
+        plots.heatmap(pandas.DataFrame(**frame))
+
+
+def test_large_numbers_fit_their_cells() -> None:
+    values = (1.46e6, -2.5e5, 99_999.0, 1e108, 12.5, 1e-310, -1e308, 1.7e308)
+    ax = plots.heatmap({"Krum": {f"attack {i}": x for i, x in enumerate(values)}})
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.texts[:4]] == ["1.5e6", "-2.5e5", "99,999", "1.0e108"]
+    cell = ax.get_window_extent().width / len(values)
+    assert max(text.get_window_extent().width for text in ax.texts) < 1.2 * cell
+
+
 def test_numbers_can_be_read_on_every_shade() -> None:
     def luminance(colour: Any) -> float:
         channels = np.array(to_rgba(colour)[:3])
@@ -471,6 +552,10 @@ def test_axes_can_be_given_and_figures_are_left_as_they_are(draw: Callable[[Axes
     assert axes[0].has_data()
 
 
+NOTHING = History(2, rounds=[Round(0, values={"consensus": 1.0})])
+NO_METRICS = r"metric 'error' was not measured, the history has no metrics: pass Simulator\(..., metrics="
+
+
 @pytest.mark.parametrize(
     ("draw", "text"),
     [
@@ -484,6 +569,26 @@ def test_axes_can_be_given_and_figures_are_left_as_they_are(draw: Callable[[Axes
         (lambda: plots.cost_bars({}), "histories must map"),
         (lambda: plots.acceptance_over_rounds(run((0.5, 0.4))), "history must hold accepted_benign or"),
         (lambda: plots.heatmap({"Krum": {}}), r"results must hold a value .* found \{'Krum': \{\}\}"),
+        (lambda: plots.heatmap([[0.5]]), r"results must be a DataFrame or a mapping, .* found list"),
+        (lambda: plots.heatmap(None), "results must be .* found NoneType"),
+        (lambda: plots.heatmap({"Krum": 0.5}), r"results\['Krum'\] must map attacks to numbers, found 0.5"),
+        (lambda: plots.heatmap({"Krum": {"LIE": run((0.5, 0.4))}}), r"\['LIE'\] must be a number, found History"),
+        (lambda: plots.heatmap({"Krum": {"LIE": torch.ones(2)}}), r"must be a number, found tensor\(\[1., 1.\]\)"),
+        (lambda: plots.heatmap({"Krum": {"LIE": 0.5}}, "ax"), "ax must be one matplotlib Axes, found str"),
+        (lambda: plots.error_over_rounds({"a": History(2)}), NO_METRICS),
+        (lambda: plots.error_over_rounds({"b": run((0.5, 0.4)), "a": NOTHING}), rf"^histories\['a'\]: {NO_METRICS}"),
+        (lambda: plots.error_per_client(NOTHING), NO_METRICS),
+        (lambda: plots.error_per_client(run((0.5, 0.4)), ["error"]), r"metric must be one of \['error'\], found"),
+        (lambda: plots.error_per_client(run((0.5, 0.4)), t=[0]), r"t must be a round .* found \[0\]"),
+        (lambda: plots.error_over_rounds({"a": 3}), r"histories\['a'\] must be a History, .* found int"),
+        (lambda: plots.cost_bars({"a": 3}), r"histories\['a'\] must be a History, .* found int"),
+        (lambda: plots.cost_bars({"a": NOTHING}, (1, 2, 3)), r"axes must be two matplotlib Axes, found \(1, 2, 3\)"),
+        (lambda: plots.cost_bars({"a": NOTHING}, (1, 2)), "ax must be one matplotlib Axes, found int"),
+        (lambda: plots.acceptance_over_rounds(History(2)), "accepted_malicious, found no rounds"),
+        (lambda: plots.graph(eq.Topology.ring(3).to_networkx()), "topology must be a Topology, .* found Graph"),
+        (lambda: plots.graph(eq.Topology.ring(2), layout={0: 1, 1: 2}), r"position \(x, y\) .* found \{0: 1, 1: 2\}"),
+        (lambda: plots.graph(eq.Topology.ring(2), layout={0: (1, 2), 1: (1,)}), r"layout must be .* position \(x, y\)"),
+        (lambda: plots.graph(eq.Topology.ring(2), layout={0: (1, 2), 1: (1, NAN)}), r"layout must be .* found"),
     ],
 )
 def test_bad_input_is_named_and_leaves_no_figure_behind(draw: Callable[[], object], text: str) -> None:
@@ -492,12 +597,22 @@ def test_bad_input_is_named_and_leaves_no_figure_behind(draw: Callable[[], objec
     assert plt.get_fignums() == []
 
 
+def test_names_need_not_be_strings() -> None:
+    runs: Any = {0.1: run((0.5, 0.4)), 2: run((0.5, 0.4)), "2": run((0.5, 0.4))}
+    expected = ["0.1", "2", "2"]
+    assert labels(plots.error_over_rounds(runs, band=False)) == expected
+    ticks = plots.cost_bars(runs)[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == expected
+    ticks = plots.heatmap({name: {2: 0.1, "2": 0.2} for name in runs}).get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == expected
+
+
 def test_names_that_matplotlib_hides_do_no_harm() -> None:
     assert plots.error_over_rounds({"_": run((0.5, 0.4))}).get_legend() is None
 
 
 def test_without_matplotlib_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "equipoise\[plots\]"'):
         plots.graph(eq.Topology.ring(3))
 

@@ -123,10 +123,11 @@ class History:
         >>> history.series("consensus")
         ([0, 1, 2], [1.0, 0.5, 0.25])
         """
-        found = [one for one in self if name in one.values]
+        found = [one for one in self if isinstance(name, str) and name in one.values]
         if not found:
             names = sorted({name for one in self for name in one.values})
-            raise ValueError(f"name must be one of {names}, found {name!r}")
+            known = f"one of {names}" if names else "a recorded value, but the history has none"
+            raise ValueError(f"name must be {known}, found {name!r}")
         return [one.t for one in found], [one.values[name] for one in found]
 
     def per_client(self, metric: str, t: int | None = None) -> tuple[float, ...]:
@@ -135,10 +136,12 @@ class History:
         >>> History(2, malicious=[1], rounds=[Round(0, {"error": (0.25, 1.0)})]).per_client("error")
         (0.25, 1.0)
         """
-        rounds = {one.t: one for one in self._measured(metric)}
-        if t is not None and t not in rounds:
-            raise ValueError(f"t must be a round in which {metric} was measured, {_few(list(rounds))}, found {t!r}")
-        return rounds[max(rounds) if t is None else t].clients[metric]
+        rounds = self._measured(metric)
+        chosen = rounds if t is None else [one for one in rounds if one.t == t]
+        if not chosen:
+            expected = f"a round in which {metric} was measured, {_few([one.t for one in rounds])}"
+            raise ValueError(f"t must be {expected}, found {t!r}")
+        return chosen[-1].clients[metric]
 
     def _over_rounds(self, metric: str, over: Callable[[list[float]], float]) -> tuple[list[int], list[float]]:
         rounds = self._measured(metric)
@@ -149,10 +152,14 @@ class History:
         return [values[client] for client in self.benign]
 
     def _measured(self, metric: str) -> list[Round]:
-        rounds = [one for one in self.evaluated if metric in one.clients]
-        if not rounds:
-            raise ValueError(f"metric must be one of {self.metrics()}, found {metric!r}")
-        return rounds
+        known = self.metrics()
+        if metric in known:
+            return [one for one in self.evaluated if metric in one.clients]
+        if known:
+            raise ValueError(f"metric must be one of {known}, found {metric!r}")
+        advice = 'pass Simulator(..., metrics={"error": ...}) and run at least one round'
+        reason = f"the history has no metrics: {advice}"
+        raise ValueError(f"metric {metric!r} was not measured, {reason}")
 
     def metrics(self) -> list[str]:
         """The names of the metrics of clients that were measured."""
@@ -202,7 +209,7 @@ class History:
         return [dict(zip(tidy.COLUMNS, row, strict=True)) for row in tidy.rows(self)]
 
     def frame(self) -> Any:
-        """The tidy table as a ``pandas.DataFrame``."""
+        """The tidy table as a ``pandas.DataFrame``; needs ``pip install "equipoise[frames]"``."""
         return tidy.frame(self)
 
     # Files

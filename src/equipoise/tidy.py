@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from equipoise.optional import import_optional
 
 if TYPE_CHECKING:
     from equipoise.history import History
@@ -27,10 +28,7 @@ def rows(history: History) -> Iterator[tuple[Any, ...]]:
 
 def frame(history: History) -> Any:
     """The table as a ``pandas.DataFrame``."""
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError as error:
-        raise ImportError("History.frame needs pandas: pip install pandas") from error
+    pandas: Any = import_optional("pandas", "frames")
     table = pandas.DataFrame(list(rows(history)), columns=list(COLUMNS))
     return table.astype({"round": "int64", "client": "Int64", "malicious": "boolean", "value": "float64"})
 

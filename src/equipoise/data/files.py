@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import importlib
 import io
 import os
 import urllib.error
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import IO, NamedTuple, TypeAlias
+
+from equipoise.optional import import_optional
 
 Place: TypeAlias = Path | zipfile.Path
 """A file or folder, on disk or in a zip archive. Archives are read in memory: nothing is ever unpacked to disk."""
@@ -40,11 +41,8 @@ def as_path(root: str | os.PathLike[str]) -> Path:
 
 
 def need(module: str) -> ModuleType:
-    """Import a module that comes with the extra packages for data."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f'{module.split(".")[0]} is not installed: pip install "equipoise[data]"') from error
+    """Import a module of a package that the extra ``data`` installs."""
+    return import_optional(module, "data")
 
 
 def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ NOTES = {
 }
 ROUNDS = 100
 PICTURE = "equipoise-demo.png"
+PANELS = 6  # in a row of the picture
 
 Results: TypeAlias = dict[str, dict[str, eq.History]]
 """What came of a rule under an attack, ``results[rule][attack]``."""
@@ -200,11 +202,13 @@ def save(setting: Setting, results: Results, path: Path) -> str:
 
 
 def picture(setting: Setting, results: Results) -> Figure:
-    """The graph, the table in colours, and the errors from round to round under each attack."""
+    """The graph, the table of final errors, and a panel of errors over rounds for each rule."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 6), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(5, 4))[:, 0]
+    rows = math.ceil(len(results) / PANELS)
+    heights = (3.3, 0.7 + 1.4 * rows)  # inches
+    figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     left, right = top.subplots(1, 2, width_ratios=(2, 3))
     left.set_title("who hears whom", fontsize=8)
     plots.graph(setting.graph, setting.malicious, left)
@@ -217,13 +221,24 @@ def picture(setting: Setting, results: Results) -> Figure:
 
 
 def draw_rounds(figure: SubFigure, results: Results) -> None:
-    """A panel for each attack and a line for each rule, with one legend for all."""
-    attacks = list(next(iter(results.values())))
-    panels = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
-    for ax, attack in zip(panels, attacks, strict=True):
-        plots.error_over_rounds({rule: row[attack] for rule, row in results.items()}, ax=ax)
-        ax.set_title(heading(attack), fontsize=8)
+    """A panel for each rule and a line for each attack, with one legend for all."""
+    columns = min(PANELS, len(results))
+    rows = math.ceil(len(results) / columns)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for position, (rule, row) in enumerate(results.items()):
+        ax = panels[position]
+        histories = {heading(attack): history for attack, history in row.items()}
+        plots.error_over_rounds(histories, ax=ax, band=False)
+        ax.set_title(rule, fontsize=8)
         ax.get_legend().remove()
-        ax.label_outer()
+        lowest = position + columns >= len(results)
+        ax.tick_params(labelbottom=lowest)
+        ax.set_xlabel("round" if lowest else "")
+        ax.set_ylabel("" if position % columns else "test error")
+        ax.set_ylim(0, 1.04)
+    for ax in panels[len(results) :]:
+        ax.set_axis_off()
+    title = "test error of the worst benign client: a panel for each rule, a line for each attack"
+    figure.suptitle(title, fontsize=8)
     entries = panels[0].get_legend_handles_labels()
-    figure.legend(*entries, loc="outside lower center", ncols=6, fontsize=7, frameon=False)
+    figure.legend(*entries, loc="outside lower center", ncols=7, fontsize=7, frameon=False)

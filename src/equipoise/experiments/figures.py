@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise import plots
 from equipoise.experiments.report import Cell
 from equipoise.experiments.tables import Table
+from equipoise.optional import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,8 +74,6 @@ def _panel(ax: Axes, table: Table, found: list[Cell]) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib: pip install "equipoise[plots]"') from error
-    return Figure(figsize=(width, height), layout="constrained")
+    module = import_optional("matplotlib.figure", "plots")
+    figure: Figure = module.Figure(figsize=(width, height), layout="constrained")
+    return figure

@@ -10,8 +10,10 @@ from typing import Any
 
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.trials import Run
+from equipoise.optional import import_optional
 from equipoise.replacing import replacing
 
+LOCK = ".lock"  # one for the whole folder: adding takes milliseconds, a run takes minutes
 FIELDS: dict[str, type | tuple[type, ...]] = {"seed": int, "rounds": int, "seconds": (int, float), "evaluated": list}
 
 
@@ -20,7 +22,7 @@ class DamagedError(ValueError):
 
 
 class Store:
-    """A folder of results.
+    """A folder of results, to which several processes may add at the same time.
 
     >>> import tempfile
     >>> from equipoise.experiments import Setting
@@ -33,6 +35,8 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        # Made here, and not in add: a missing package is an error before hours of training, not after.
+        self._lock = import_optional("filelock", "experiments").FileLock(self.folder / LOCK)
 
     def path(self, setting: Setting) -> Path:
         """The file of a setting."""
@@ -74,18 +78,25 @@ class Store:
 
     def add(self, setting: Setting, run: Run) -> None:
         """Keep one more run; it takes the place of an earlier one with the same seed, and of a damaged file."""
-        try:
-            known = self.runs(setting)
-        except DamagedError:
-            known = []
-        runs = sorted([one for one in known if one["seed"] != run["seed"]] + [run], key=lambda one: one["seed"])
         path = self.path(setting)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n  ".join(json.dumps(one, allow_nan=False) for one in runs)
-        about = json.dumps(_plain(setting))
-        text = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n "runs": [\n  {lines}\n ]}}\n'
-        with replacing(path, "result") as file:
-            file.write(text.encode())
+        # Adding reads the file and replaces it. Without a lock, a process that reads before another
+        # one has replaced the file would drop what the other one added. If a process is killed, the
+        # operating system releases its lock.
+        with self._lock:
+            try:
+                known = self.runs(setting)
+            except DamagedError:
+                known = []
+            runs = [one for one in known if one["seed"] != run["seed"]]
+            runs.append(run)
+            runs.sort(key=lambda one: one["seed"])
+            lines = ",\n  ".join(json.dumps(one, allow_nan=False) for one in runs)
+            about = json.dumps(_plain(setting))
+            head = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n'
+            text = f'{head} "runs": [\n  {lines}\n ]}}\n'
+            with replacing(path, "result") as file:
+                file.write(text.encode())
 
 
 def _setting(path: Path) -> Setting:

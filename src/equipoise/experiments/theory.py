@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from equipoise.experiments.names import PUBLISHED
 from equipoise.experiments.settings import Setting
 from equipoise.experiments.tasks import load
 from equipoise.experiments.trials import simulator
+from equipoise.optional import import_optional
 from equipoise.progress import Progress
 from equipoise.simulator import Simulator
 
@@ -152,13 +154,14 @@ def table(found: dict[str, Any]) -> str:
 
 
 def save(found: dict[str, Any], folder: Path) -> list[Path]:
-    """Write numbers and, if matplotlib is installed, a picture."""
+    """Write numbers and, if matplotlib is installed, a picture; otherwise say how to get it."""
     rounded = json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.5g}"))
     numbers = folder / "theorem-1.json"
     numbers.write_text(json.dumps(rounded) + "\n")
     try:
         picture = draw(found)
-    except ImportError:
+    except ImportError as error:
+        print(f"No picture: {error}", file=sys.stderr)
         return [numbers]
     picture.savefig(folder / "theorem-1.svg", bbox_inches="tight")
     return [numbers, folder / "theorem-1.svg"]
@@ -166,9 +169,8 @@ def save(found: dict[str, Any], folder: Path) -> list[Path]:
 
 def draw(found: dict[str, Any]) -> Any:
     """Measured excess risk under every attack, and the lowest of the bounds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5, 3.2), layout="constrained")
+    module = import_optional("matplotlib.figure", "plots")
+    figure = module.Figure(figsize=(5.5, 3.2), layout="constrained")
     ax = figure.subplots()
     styles = ("-", "--", "-.", ":")
     for i, (attack, one) in enumerate(found["attacks"].items()):

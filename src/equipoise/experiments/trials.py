@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import time
+import tomllib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from equipoise.types import Aggregator, Attack
 
 TAIL = 5  # evaluations in the last 5 % of rounds, of which the last is after the last round
 SAVED = 200  # rounds between two checkpoints
+PACKAGE = Path(equipoise.__file__).parent
 Run = dict[str, Any]
 
 
@@ -183,17 +185,32 @@ def _origin() -> Run:
     return {"version": equipoise.__version__, "commit": _commit(), "torch": torch.__version__}
 
 
-def _commit() -> str | None:
-    """The commit of the source that runs, with a plus if it was changed; None if it is not in a repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+def _commit(package: Path = PACKAGE) -> str | None:
+    """The commit of the clone that the package is imported from, with a plus if it was changed.
+
+    None if the package is not the source of a clone. An installed copy may lie in any repository,
+    for example in the virtual environment of another project, whose commits say nothing about it.
+    """
+    package = package.resolve()
+    clone = package.parent.parent
     try:
-        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        changes = subprocess.run(
-            [*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
+        toplevel = Path(_git(package, "rev-parse", "--show-toplevel")).resolve()
+        if toplevel != clone or package != clone / "src" / "equipoise":
+            return None
+        if not _git(clone, "ls-files", "src/equipoise/__init__.py"):  # untracked
+            return None
+        project = tomllib.loads((clone / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        if project["name"] != "equipoise":
+            return None
+        changes = _git(clone, "status", "--porcelain", "--untracked-files=no", "src")
+        return _git(clone, "rev-parse", "--short=12", "HEAD") + ("+" if changes else "")
+    except (OSError, subprocess.CalledProcessError, ValueError, KeyError):
+        return None  # no git, no repository, or no pyproject.toml of equipoise
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _is_over(one: Simulator) -> bool:

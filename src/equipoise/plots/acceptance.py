@@ -42,10 +42,14 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     sides = {"benign": (BENIGN, "-", "o"), "malicious": (MALICIOUS, "--", "s")}
     recorded = [side for side in sides if any(f"accepted_{side}" in one.values for one in history)]
     if not recorded:
-        raise ValueError("history must hold accepted_benign or accepted_malicious: rules without weights have neither")
+        found = "neither: rules without weights do not record them" if len(history) else "no rounds"
+        raise ValueError(f"history must hold accepted_benign or accepted_malicious, found {found}")
     ax, new = axes_for(ax, 1.8)
+    band = ""
     for position, side in enumerate(recorded):
         rounds, low, mean, high = _spans(*history.series(f"accepted_{side}"))
+        if (low < high).any():
+            band = "min. to max. of adjacent rounds"
         colour, dash, marker = sides[side]
         style = line_style(position, 2, len(rounds)) | {"color": colour, "linestyle": dash, "marker": marker}
         ax.plot(rounds, 100 * mean, label=side, **style)
@@ -53,7 +57,7 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     ax.set_ylim(-4, 104)
     whole_numbers(ax)
     label_axes(ax, "round", "messages accepted (%)")
-    legend_below(ax, new)
+    legend_below(ax, new, band=band)
     return ax
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from equipoise.history import History
 from equipoise.plots.style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
@@ -29,16 +31,25 @@ def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None =
     ('3', 'aggregation\nper round (ms)')
     """
     check_histories(histories)
+    names = [str(name) for name in histories]
     if axes is None:
         size = (COLUMN, 0.6 + 0.15 * len(histories))
         _, axes = pyplot().subplots(1, 2, figsize=size, sharey=True, layout="constrained")
-    sent, took = axes
+    sent, took = _check_pair(axes)
     summaries = [history.summary() for history in histories.values()]
     values = [summary.get("bytes", math.nan) for summary in summaries]
-    _bars(sent, list(histories), values, {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}, "sent per client\nand round")
+    _bars(sent, names, values, {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}, "sent per client\nand round")
     values = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
-    _bars(took, list(histories), values, {"µs": 1e-6, "ms": 1e-3, "s": 1}, "aggregation\nper round")
+    _bars(took, names, values, {"µs": 1e-6, "ms": 1e-3, "s": 1}, "aggregation\nper round")
     took.tick_params(labelleft=False)
+    return sent, took
+
+
+def _check_pair(axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
+    """Raise unless ``axes`` are two; ``axes_for`` checks each of them."""
+    if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
+        raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
+    sent, took = axes
     return sent, took
 
 

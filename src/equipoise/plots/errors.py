@@ -78,11 +78,17 @@ def _cross_out(ax: Axes, clients: Array) -> None:
 
 
 def error_over_rounds(
-    histories: Mapping[str, History], metric: str = "error", ax: Axes | None = None, *, log: bool | None = None
+    histories: Mapping[str, History],
+    metric: str = "error",
+    ax: Axes | None = None,
+    *,
+    log: bool | None = None,
+    band: bool | None = None,
 ) -> Axes:
     """The maximum of a metric over benign clients, round by round: a line for each history.
 
-    With up to four histories, a light band reaches down to the mean. Where a line ends in a cross, the maximum is not
+    A light band reaches down to the mean over benign clients if ``band`` is true, or by default
+    with up to four histories. Where a line ends in a cross, the maximum is not
     finite any more, or beyond 1e150. The scale is logarithmic if ``log`` says so, or by default if values exceed 1 and
     span three decades.
 
@@ -94,19 +100,28 @@ def error_over_rounds(
     array([1. , 0.5, 0.5])
     """
     check_histories(histories)
-    series = {name: history.worst(metric) for name, history in histories.items()}
+    series = {name: _over_rounds(name, history, metric) for name, history in histories.items()}
     ax, new = axes_for(ax, 1.8)
-    for position, (name, (rounds, worst)) in enumerate(series.items()):
+    band = len(series) <= 4 if band is None else band
+    for position, (name, (rounds, mean, worst)) in enumerate(series.items()):
         style = line_style(position, len(series), len(rounds))
-        _draw_line(ax, name, rounds, drawable(worst), style)
-        if len(series) <= 4:
-            mean = drawable(histories[name].mean(metric)[1])
-            ax.fill_between(rounds, mean, drawable(worst), color=style["color"], alpha=0.15, linewidth=0)
-    set_scale(ax, np.concatenate([drawable(worst) for _, worst in series.values()]), log)
+        _draw_line(ax, str(name), rounds, worst, style)
+        if band:
+            ax.fill_between(rounds, mean, worst, color=style["color"], alpha=0.15, linewidth=0)
+    set_scale(ax, np.concatenate([worst for _, _, worst in series.values()]), log)
     whole_numbers(ax)
     label_axes(ax, "round", f"max. {LABELS.get(metric, metric)}")
-    legend_below(ax, new)
+    legend_below(ax, new, band="down to the mean" if band else "")
     return ax
+
+
+def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], Array, Array]:
+    """The rounds in which a metric was measured, and its mean and maximum over benign clients."""
+    try:
+        rounds, worst = history.worst(metric)
+    except ValueError as error:
+        raise ValueError(f"histories[{name!r}]: {error}") from None
+    return rounds, drawable(history.mean(metric)[1]), drawable(worst)
 
 
 def _draw_line(ax: Axes, name: str, rounds: list[int], line: Array, style: dict[str, Any]) -> None:

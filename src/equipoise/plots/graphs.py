@@ -10,11 +10,10 @@ import numpy as np
 
 from equipoise.arguments import Clients, as_mask
 from equipoise.plots.style import BENIGN, COLUMN, GREY, LIGHT, MALICIOUS, Array, axes_for, legend_below
+from equipoise.topology import Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from equipoise.topology import Topology
 
 
 def graph(
@@ -34,6 +33,9 @@ def graph(
     >>> ax.get_legend_handles_labels()[1]
     ['benign', 'malicious']
     """
+    if not isinstance(topology, Topology):
+        expected = "a Topology, such as Topology.from_networkx returns"
+        raise ValueError(f"topology must be {expected}, found {type(topology).__name__}")
     liars = as_mask(malicious, topology.n).cpu().numpy()
     places = _places(topology, layout)
     ax, new = axes_for(ax, COLUMN)
@@ -43,7 +45,7 @@ def graph(
     _draw_edges(ax, topology.edges().tolist(), places, liars, size)
     _draw_clients(ax, places, liars, size)
     ax.set_aspect("equal")
-    ax.margins(0.08)
+    _set_limits(ax, places)
     ax.set_axis_off()
     if liars.any():
         legend_below(ax, new, gap=0, markerscale=6 / size, handletextpad=0.1)
@@ -60,10 +62,26 @@ def _places(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> 
         import networkx as nx
 
         layout = nx.spring_layout(topology.to_networkx(), seed=0)
-    if not isinstance(layout, Mapping) or set(layout) != set(range(n)):
-        expected = f'"circle", "spring" or a position for each of the clients 0 to {n - 1}'
-        raise ValueError(f"layout must be {expected}, found {layout!r:.80}")
-    return np.array([layout[client] for client in range(n)], dtype=float)
+    try:
+        if isinstance(layout, Mapping) and set(layout) == set(range(n)):
+            places = np.array([layout[client] for client in range(n)], dtype=float)
+            if places.shape == (n, 2) and np.isfinite(places).all():
+                return places
+    except (TypeError, ValueError):  # not numbers, or not two for each client
+        pass
+    expected = f'"circle", "spring" or a position (x, y) for each of the clients 0 to {n - 1}'
+    raise ValueError(f"layout must be {expected}, found {layout!r:.80}")
+
+
+def _set_limits(ax: Axes, places: Array) -> None:
+    """A margin around all clients, also around one client or several in a line."""
+    low = places.min(axis=0)
+    high = places.max(axis=0)
+    extent = high - low
+    half = 0.58 * np.maximum(extent, 0.2 * extent.max() or 1)
+    center = (low + high) / 2
+    ax.set_xlim(center[0] - half[0], center[0] + half[0])
+    ax.set_ylim(center[1] - half[1], center[1] + half[1])
 
 
 def _draw_edges(ax: Axes, edges: list[list[int]], places: Array, liars: Array, size: float) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from equipoise.history import History
+from equipoise.optional import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,18 +19,14 @@ Array: TypeAlias = np.ndarray[Any, Any]
 COLUMN = 3.3  # inches
 BENIGN, MALICIOUS, GREY, LIGHT = "#0072B2", "#C8102E", "#555555", "#BBBBBB"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#D55E00")  # readable as lines on white
-DASHES = ("-", "--", ":")
+DASHES = ("-", "--", "-.", ":")  # solid first: lines below show through the gaps of the others
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 LABELS = {"error": "test error rate", "asr": "attack success rate", "mse": "mean squared error"}
 
 
 def pyplot() -> Any:
-    """Matplotlib, which is imported by whoever draws, not by whoever imports the library."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError('equipoise.plots needs matplotlib: pip install "equipoise[plots]"') from error
-    return pyplot
+    """``matplotlib.pyplot``, imported when something is drawn: importing equipoise stays fast."""
+    return import_optional("matplotlib.pyplot", "plots")
 
 
 def axes_for(ax: Axes | None, height: float) -> tuple[Axes, bool]:
@@ -37,6 +34,8 @@ def axes_for(ax: Axes | None, height: float) -> tuple[Axes, bool]:
     new = ax is None
     if ax is None:
         _, ax = pyplot().subplots(figsize=(COLUMN, height), layout="constrained")
+    elif not isinstance(ax, import_optional("matplotlib.axes", "plots").Axes):
+        raise ValueError(f"ax must be one matplotlib Axes, found {type(ax).__name__}")
     ax.tick_params(labelsize=7, width=0.5, length=2.5, pad=2)
     ax.tick_params(which="minor", width=0.4, length=1.5)
     ax.spines[["top", "right"]].set_visible(False)
@@ -80,18 +79,22 @@ def short(x: float) -> str:
     return f"{x:,.0f}" if 100 <= abs(x) < 1e5 else f"{x:.3g}"
 
 
-def legend_below(ax: Axes, new: bool, gap: float = 27, **style: Any) -> None:
+def legend_below(ax: Axes, new: bool, gap: float = 27, band: str = "", **style: Any) -> None:
     """A legend that covers nothing: under the axes and, by a gap in points, under their labels.
 
-    It has as many columns as fit; a new figure grows with its rows.
+    It has as many columns as fit; a new figure grows with its rows. ``band`` is the entry that
+    explains light bands beside lines.
     """
     from matplotlib.container import BarContainer
+    from matplotlib.patches import Patch
     from matplotlib.transforms import ScaledTranslation
 
     entries = list(zip(*ax.get_legend_handles_labels(), strict=True))
     if not entries:  # matplotlib hides names that begin with an underscore
         return
     entries.sort(key=lambda entry: not isinstance(entry[0], BarContainer))  # bars before the lines across them
+    if band:
+        entries.append((Patch(color=GREY, alpha=0.25, linewidth=0), band))
     below = ax.transAxes + ScaledTranslation(0, -gap / 72, ax.figure.dpi_scale_trans)
     style |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
     style |= {"fontsize": 7, "frameon": False, "borderpad": 0, "labelspacing": 0.3, "columnspacing": 1}
@@ -105,13 +108,20 @@ def legend_below(ax: Axes, new: bool, gap: float = 27, **style: Any) -> None:
 
 
 def line_style(position: int, lines: int, points: int) -> dict[str, Any]:
-    """Colour, dashes and marker, which tell up to 21 lines apart; about eight markers a line."""
-    step = max(1, points // 8)
+    """Color, dashes and marker, which tell up to 28 lines apart; at most 16 markers a line.
+
+    Lines that coincide stay visible: solid lines lie below dashed and dotted ones, and markers lie
+    side by side.
+    """
+    # At least as many points from marker to marker as there are lines, or markers would coincide.
+    step = max(1, points // 8, min(lines, points // 2))
+    dash = position % len(DASHES)
     return {
         "color": COLOURS[position % len(COLOURS)],
-        "linestyle": DASHES[position // len(COLOURS) % len(DASHES)],
+        "linestyle": DASHES[dash],
+        "zorder": 2 + dash / 10,  # 2 is the default of lines
         "marker": MARKERS[position % len(MARKERS)],
-        "markevery": (position * step // lines, step),  # markers of lines that coincide lie side by side
+        "markevery": (position * step // lines, step),
         "markersize": 3,
         "linewidth": 0.9,
     }
@@ -127,3 +137,8 @@ def check_histories(histories: Mapping[str, History]) -> None:
     """Raise unless there are histories, by name."""
     if not isinstance(histories, Mapping) or not histories:
         raise ValueError(f"histories must map names to histories, found {histories!r:.80}")
+    for name, history in histories.items():
+        if not isinstance(history, History):
+            expected = "a History, as run returns it"
+            found = type(history).__name__
+            raise ValueError(f"histories[{name!r}] must be {expected}, found {found}")

@@ -12,15 +12,22 @@ from equipoise.plots.style import Array, axes_for, label_axes, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 def heatmap(
-    results: Mapping[str, Mapping[str, float]], ax: Axes | None = None, *, label: str = "max. test error rate"
+    results: Mapping[str, Mapping[str, float]] | DataFrame,
+    ax: Axes | None = None,
+    *,
+    label: str = "max. test error rate",
 ) -> Axes:
     """A table of results, ``results[rule][attack]``, in which the darker is the worse.
 
+    ``results`` may also be a ``pandas.DataFrame``, with rules as index and attacks as columns.
+
     Shades run from 0 to 1, or, if there are other values, from the smallest to the largest, by their logarithms if all
     are positive. What is not finite is as dark as it gets; what is missing is left white.
+    NaN in a DataFrame is a value that is not finite.
 
     >>> from equipoise import plots
     >>> errors = {"FedAvg": {"none": 0.05, "Gaussian": 0.9}, "Balance": {"none": 0.05, "Gaussian": 0.06}}
@@ -28,21 +35,53 @@ def heatmap(
     >>> [text.get_text() for text in ax.texts]
     ['0.05', '0.90', '0.05', '0.06']
     """
-    rules, attacks = list(results), list(dict.fromkeys(attack for row in results.values() for attack in row))
+    rows = _rows(results)
+    attacks = list(dict.fromkeys(attack for row in rows.values() for attack in row))
     if not attacks:
-        raise ValueError(f"results must hold a value for a rule and an attack, found {results!r:.80}")
+        raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
+    missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
+    table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
     upright = len(attacks) > 6
-    ax, _ = axes_for(ax, 0.5 + 0.16 * len(rules) + (0.05 * max(map(len, attacks)) if upright else 0))
-    missing = np.array([[attack not in results[rule] for attack in attacks] for rule in rules])
-    table = np.array([[results[rule].get(attack, math.nan) for attack in attacks] for rule in rules], dtype=float)
+    names = [str(attack) for attack in attacks]
+    height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
+    ax, _ = axes_for(ax, height)
     shades, form = _shades(table)
     ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
     for row, column in np.argwhere(~missing):
         text, colour = form(table[row, column]), "white" if shades[row, column] > 0.72 else "black"
         ax.text(column, row, text, color=colour, fontsize=6, ha="center", va="center_baseline")
-    _table_labels(ax, rules, attacks, upright)
+    _table_labels(ax, [str(rule) for rule in rows], names, upright)
     label_axes(ax, label, "")
     return ax
+
+
+def _rows(results: Any) -> dict[object, dict[object, float]]:
+    """The numbers in ``results`` by rule and attack, whose names need not be strings."""
+    # Not isinstance(results, DataFrame): pandas may not be installed.
+    if hasattr(results, "columns") and hasattr(results, "to_dict"):
+        for name in ("index", "columns"):
+            labels = getattr(results, name)
+            if not labels.is_unique:
+                raise ValueError(f"results.{name} must be unique, found {list(labels)!r:.80}")
+        results = results.astype(object).where(results.notna(), math.nan).to_dict(orient="index")
+    if not isinstance(results, Mapping):
+        expected = "a DataFrame or a mapping, results[rule][attack]"
+        raise ValueError(f"results must be {expected}, found {type(results).__name__}")
+    for rule, row in results.items():
+        if not isinstance(row, Mapping):
+            raise ValueError(f"results[{rule!r}] must map attacks to numbers, found {row!r:.80}")
+    return {
+        rule: {attack: _number(rule, attack, value) for attack, value in row.items()} for rule, row in results.items()
+    }
+
+
+def _number(rule: object, attack: object, value: Any) -> float:
+    """A value as a float; None is NaN, as in JSON."""
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a vector
+        name = f"results[{rule!r}][{attack!r}]"
+        raise ValueError(f"{name} must be a number, found {value!r:.80}") from None
 
 
 def _shades(table: Array) -> tuple[Array, Callable[[float], str]]:
@@ -52,8 +91,16 @@ def _shades(table: Array) -> tuple[Array, Callable[[float], str]]:
     if low >= 0 and high <= 1:  # rates, or nothing
         return np.where(finite, table, 1.0), "{:.2f}".format
     scaled = np.log(table, where=finite, out=np.zeros_like(table)) if low > 0 else table
+    scaled = scaled / 2  # the difference of the largest and the smallest float overflows
     low, high = scaled[finite].min(), scaled[finite].max()
-    return np.where(finite, (scaled - low) / (high - low or 1), 1.0), short
+    return np.where(finite, (scaled - low) / (high - low or 1), 1.0), _brief
+
+
+def _brief(x: float) -> str:
+    """At most six characters, which fit into one of seven columns: 1.5e6 for 1,460,000."""
+    if 1e5 <= abs(x) < math.inf:
+        return f"{x:.1e}".replace("e+0", "e").replace("e+", "e")
+    return short(x)
 
 
 def _table_labels(ax: Axes, rules: list[str], attacks: list[str], upright: bool) -> None:
