@@ -325,9 +325,52 @@ def test_an_attack_cannot_change_the_models_of_others(name: str) -> None:
             return eq.Lies.per_sender(lies)
 
     run = simulator(eq.Balance(), attack=Negated())
-    with pytest.raises(ValueError, match=f"attack must not change the {name} that it is shown, found them changed"):
+    with pytest.raises(ValueError, match=f"attack modified {name} in place; clone it first"):
         run.step()
     assert (run.t, len(run.history)) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["models", "previous"])
+@pytest.mark.parametrize("write", [np.negative, np.sort, lambda x: x + 1e-6])
+def test_writes_through_numpy_are_noticed(name: str, write: Any) -> None:
+    class Spoiling:
+        def forge(self, known: attacks.Knowledge) -> None:
+            values = getattr(known, name).numpy()
+            values[...] = write(values)
+
+    run = simulator(
+        eq.FedAvg(),
+        attack=Spoiling(),
+        models=torch.randn(N, 7000),
+        trainer=lambda models, t: models + 1,
+        metrics={},
+    )
+    with pytest.raises(ValueError, match=f"attack modified {name} in place; clone it first"):
+        run.step()
+
+
+def test_an_attack_cannot_change_the_graph() -> None:
+    class Rewiring:
+        def forge(self, known: attacks.Knowledge) -> None:
+            known.topology.senders.numpy()[0] = 0
+
+    with pytest.raises(ValueError, match=r"attack modified topology\.senders in place"):
+        simulator(eq.FedAvg(), attack=Rewiring(), topology=eq.Topology.complete(N)).step()
+
+
+def test_an_attack_changes_only_copies_of_small_inputs() -> None:
+    class Meddling:
+        def forge(self, known: attacks.Knowledge) -> None:
+            known.inputs["tolerated"].zero_()
+            known.malicious[:] = True
+
+    tolerated = torch.ones(N, dtype=torch.int64)
+    run, honest = (simulator(eq.TrimmedMean(), attack=attack, tolerated=tolerated) for attack in (Meddling(), None))
+    run.run()
+    honest.run()
+    assert run.malicious.nonzero().flatten().tolist() == MALICIOUS
+    assert tolerated.sum() == N
+    assert torch.equal(run.models, honest.models)
 
 
 def test_learn_is_attacked_in_all_of_its_exchanges() -> None:
@@ -495,7 +538,7 @@ def test_a_trainer_that_writes_to_its_models_is_an_error() -> None:
         models += 1
         return models
 
-    with pytest.raises(ValueError, match="trainer must not change the models that it is shown, found them changed"):
+    with pytest.raises(ValueError, match="trainer modified models in place; clone it first"):
         simulator(eq.Median(), trainer=trainer).step()
 
 

@@ -67,7 +67,9 @@ class Knowledge:
             other = getattr(self, name)
             if other is not None and describe(other) != describe(models):
                 raise ValueError(f"{name} must be like models, {describe(models)}, found {describe(other)}")
-        object.__setattr__(self, "malicious", as_mask(self.malicious, n).to(models.device))
+        # What is small is copied, so that an attack cannot change what the system goes by.
+        object.__setattr__(self, "malicious", as_mask(self.malicious, n).to(models.device, copy=True))
+        object.__setattr__(self, "inputs", _copied(self.inputs))
 
     @cached_property
     def liars(self) -> Tensor:
@@ -176,3 +178,13 @@ class Knowledge:
     @property
     def _source(self) -> torch.device:
         return device_of(self.generator, self.models.device)
+
+
+def _copied(inputs: RoundInputs) -> RoundInputs:
+    """Round inputs with copies of the numbers per client; ``update``, as large as the models, is shared."""
+    copied = inputs.copy()
+    for name in ("tolerated", "samples"):
+        value = inputs.get(name)
+        if isinstance(value, Tensor):
+            copied[name] = value.clone()
+    return copied

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from equipoise.arguments import check_count, describe, is_floating
@@ -13,6 +14,8 @@ from equipoise.rules.per_client import PerClient
 from equipoise.schedule import EachRound
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
+
+BLOCK = 1024  # words of eight bytes whose bits are summed
 
 
 def check_options(models: object, total: object, every: object, metrics: object, **called: object) -> None:
@@ -77,13 +80,41 @@ def check_attack(attack: object, malicious: object) -> None:
 
 @contextmanager
 def unchanged(who: str, **shown: Tensor | None) -> Iterator[None]:
-    """Raise if what somebody is shown is written to in this block."""
-    tracked = {name: x for name, x in shown.items() if x is not None and not x.is_inference()}
-    before = {name: x._version for name, x in tracked.items()}
+    """Raise if one of the shown tensors is modified in place in this block.
+
+    torch counts its own writes. A write through numpy shows only in the values, and so does any
+    write to an inference tensor, which has no version.
+    """
+    tensors = {name: x for name, x in shown.items() if x is not None}
+    versions = {name: _version(x) for name, x in tensors.items()}
+    bits = {name: _bit_sums(x) for name, x in tensors.items()}
     yield
-    for name, x in tracked.items():
-        if x._version != before[name]:
-            raise ValueError(f"{who} must not change the {name} that it is shown, found them changed; clone them first")
+    for name, x in tensors.items():
+        if _version(x) != versions[name] or not torch.equal(_bit_sums(x), bits[name]):
+            raise ValueError(f"{who} modified {name} in place; clone it first")
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def _bit_sums(x: Tensor) -> Tensor:
+    """Sums of the bits of a tensor, block by block; empty on devices that numpy cannot write to.
+
+    Integer sums of 64 bits run at the speed of memory, five to ten times as fast as a checksum or
+    a comparison with a copy. Sums of blocks also notice most permutations, such as sorting.
+    """
+    if x.device.type != "cpu":
+        return x.new_empty(0, dtype=torch.int64)
+    values = x.detach().contiguous()
+    if values.storage_offset():  # eight bytes at a time need an aligned start
+        values = values.clone()
+    bits = values.flatten().view(torch.uint8)
+    whole = len(bits) // (8 * BLOCK) * (8 * BLOCK)
+    blocks = bits[:whole].view(torch.int64).view(-1, BLOCK)
+    weights = torch.arange(1, len(bits) - whole + 1, device="cpu")
+    rest = (bits[whole:] * weights).sum()
+    return torch.cat([blocks.sum(1), rest[None]])
 
 
 def poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:

@@ -47,7 +47,10 @@ class Messages:
             lies = None
             if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
                 known = self._known(sent)
-                with unchanged("attack", models=known.models, previous=known.previous, origin=known.origin):
+                shown = {name: getattr(known, name) for name in ("models", "previous", "origin")}
+                graph = {"topology.senders": self.topology.senders, "topology.mask": self.topology.mask}
+                update = {"inputs['update']": self.inputs.get("update")}
+                with unchanged("attack", **shown, **graph, **update):
                     lies = simulator.attack.forge(known)
         with self.watch.phase("deliver"):
             keep = simulator.keep_nonfinite
