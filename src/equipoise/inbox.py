@@ -73,6 +73,8 @@ class Inbox:
     A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
     messages through, and exists only to reproduce papers that did so.
 
+    ``reasons`` maps slots to the reasons why ``collect`` did not accept their messages; other inboxes have none.
+
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
     >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
     >>> inbox.present

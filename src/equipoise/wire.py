@@ -71,10 +71,12 @@ def is_copied(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _read_tensor(message: Tensor, d: int) -> Tensor | str:
-    # What a subclass overrides must not run, or it could claim any size and write to the row.
-    with torch._C.DisableTorchFunctionSubclass():
-        tensor = Tensor.as_subclass(message, Tensor)
-    if type(tensor) is not Tensor:  # computes by __torch_dispatch__
+    tensor = message
+    if type(message) is not Tensor:
+        # What a subclass overrides must not run, or it could claim any size and write to the row.
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = Tensor.as_subclass(message, Tensor)
+    if type(tensor) is not Tensor:  # it overrides __torch_dispatch__
         return "malformed: a tensor subclass, expected a plain tensor"
     if tensor.layout != torch.strided or tensor.is_nested:
         return "malformed: a sparse or nested tensor, expected a dense one"
