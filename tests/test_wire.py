@@ -164,18 +164,48 @@ class Raises:
 REASONS: dict[str, tuple[Callable[[], object], str]] = {
     "short": (lambda: torch.ones(1), "wrong size: 1 values, expected 2"),
     "long array": (lambda: np.ones((2, 2)), "wrong size: 4 values, expected 2"),
-    "expanded": (lambda: torch.ones(1).expand(2**40, 2**20), f"wrong size: {2**60} values, expected 2"),
-    "broadcast": (lambda: np.broadcast_to(np.float32(1), 2**60), f"wrong size: {2**60} values, expected 2"),
+    "expanded": (
+        lambda: torch.ones(1).expand(2**40, 2**20),
+        f"wrong size: {2**60} values, expected 2",
+    ),
+    "broadcast": (
+        lambda: np.broadcast_to(np.float32(1), 2**60),
+        f"wrong size: {2**60} values, expected 2",
+    ),
     "short bytes": (lambda: b"1234567", "wrong size: 7 bytes, expected 8"),
     "no bytes": (lambda: b"", "wrong size: 0 bytes, expected 8"),
-    "integers": (lambda: torch.ones(2, dtype=torch.int64), "malformed: a tensor of torch.int64, expected floating"),
-    "complex": (lambda: np.ones(2, dtype=complex), "malformed: an array of complex128, expected floating-point"),
-    "objects": (lambda: np.array([1.0, {}]), "malformed: an array of object, expected floating-point values"),
-    "records": (lambda: np.zeros(2, dtype=[("a" * 999, "f4")]), "malformed: an array of void32, expected floating"),
-    "typed memoryview": (lambda: memoryview(array.array("i", [1, 2])), "malformed: an array of int32, expected"),
-    "meta": (lambda: torch.ones(2, device="meta"), "malformed: a tensor on the device meta, which holds no values"),
-    "sparse": (lambda: torch.ones(2).to_sparse(), "malformed: a sparse or nested tensor, expected a dense one"),
-    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "malformed: a tensor of "),
+    "integers": (
+        lambda: torch.ones(2, dtype=torch.int64),
+        "malformed: a tensor of torch.int64, expected floating",
+    ),
+    "complex": (
+        lambda: np.ones(2, dtype=complex),
+        "malformed: an array of complex128, expected floating-point",
+    ),
+    "objects": (
+        lambda: np.array([1.0, {}]),
+        "malformed: an array of object, expected floating-point values",
+    ),
+    "records": (
+        lambda: np.zeros(2, dtype=[("a" * 999, "f4")]),
+        "malformed: an array of void32, expected floating",
+    ),
+    "typed memoryview": (
+        lambda: memoryview(array.array("i", [1, 2])),
+        "malformed: an array of int32, expected",
+    ),
+    "meta": (
+        lambda: torch.ones(2, device="meta"),
+        "malformed: a tensor on the device meta, which holds no values",
+    ),
+    "sparse": (
+        lambda: torch.ones(2).to_sparse(),
+        "malformed: a sparse or nested tensor, expected a dense one",
+    ),
+    "quantized": (
+        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "malformed: a tensor of ",
+    ),
     "freed": (lambda: freed(torch.ones(2)), "malformed: a tensor without storage"),
     "released": (released, "malformed: cannot be read"),
     "dispatch": (lambda: Dispatch(2), "malformed: a tensor subclass, expected a plain tensor"),
@@ -239,7 +269,10 @@ def test_only_accepted_messages_have_rows() -> None:
 def test_a_failed_copy_leaves_its_sender_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every dtype that NumPy takes for floating-point can be copied."""
     copied = iter([False, True])
-    monkeypatch.setattr("equipoise.inbox.is_copied", lambda values, row, _: row.copy_(values) is row and next(copied))
+    monkeypatch.setattr(
+        "equipoise.inbox.is_copied",
+        lambda values, row, _: row.copy_(values) is row and next(copied),
+    )
     inbox = Inbox.collect([torch.zeros(2), torch.ones(2)], like=torch.zeros(2), senders=[4, 4])
     assert inbox.bank.tolist() == [[1.0, 1.0]]
     assert inbox.reasons == {0: "malformed: cannot be read"}
@@ -282,9 +315,13 @@ def test_rubbish_and_repeats_cost_no_memory(case: str, accepted: int) -> None:
 # Anything at all
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text() | st.binary()
-objects = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+models = st.sampled_from([2, 4, 8, 16, 32]).flatmap(lambda size: st.binary(min_size=size, max_size=size))
+objects = models | st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5
+)
 arrays = st.one_of(
     npst.arrays(npst.scalar_dtypes() | npst.nested_dtypes(), npst.array_shapes(min_dims=0, max_side=4)),
+    npst.arrays(npst.floating_dtypes(), st.sampled_from([1, 2, 4, (2, 2), (1, 1)])),
     npst.arrays(object, npst.array_shapes(max_side=4), elements=scalars),
 )
 
@@ -312,7 +349,7 @@ def views(draw: st.DrawFn) -> Any:
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
     kinds = [*DTYPES, torch.float8_e4m3fn, torch.int8, torch.bool, torch.complex64]
-    found = torch.tensor(draw(st.lists(st.floats(), max_size=8))).to(draw(st.sampled_from(kinds)))
+    found = torch.tensor(draw(st.lists(st.floats(), max_size=4))).to(draw(st.sampled_from(kinds)))
     change: Callable[[Tensor], Tensor] = draw(
         st.sampled_from(
             [
@@ -336,7 +373,10 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 @settings(max_examples=500, deadline=None)
 @given(
-    messages=st.lists(objects | arrays | views() | tensors() | st.builds(Raises) | st.builds(Disguised), max_size=6),
+    messages=st.lists(
+        objects | arrays | views() | tensors() | st.builds(Raises) | st.builds(Disguised),
+        max_size=6,
+    ),
     d=st.sampled_from([1, 2, 4]),
     own=st.sampled_from(DTYPES),
     dtype=st.sampled_from([None, *DTYPES]),

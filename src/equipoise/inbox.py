@@ -73,7 +73,7 @@ class Inbox:
     A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
     messages through, and exists only to reproduce papers that did so.
 
-    ``reasons`` maps slots to the reasons why ``collect`` did not accept their messages; other inboxes have none.
+    ``reasons`` says, by slot, why ``collect`` did not accept a message; it is empty for other inboxes.
 
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
     >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
@@ -87,7 +87,7 @@ class Inbox:
     mask: Tensor = None  # type: ignore[assignment]  # all present
     senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
     keep_nonfinite: bool = False
-    reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)  # by slot, from collect
+    reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)
 
     __repr__ = as_call
 
@@ -178,7 +178,7 @@ class Inbox:
         ids = as_ids(senders, len(received))
         found = [read(message, like.numel(), dtype) for message in received]
         # Rubbish gets no row: its senders cost the attacker nothing.
-        speakers = {sender for sender, values in zip(ids, found, strict=True) if not isinstance(values, str)}
+        speakers = {ids[slot] for slot, values in enumerate(found) if not isinstance(values, str)}
         bank = like.new_empty(len(speakers), like.numel())
         rows = [0] * len(received)
         heard: dict[int, int] = {}  # the slot in which each sender was heard
@@ -193,10 +193,11 @@ class Inbox:
                 heard[sender] = slot
             else:
                 reasons[slot] = UNREADABLE
+        accepted = [slot not in reasons for slot in range(len(received))]
         return cls(
             bank[: len(heard)],
             slots=torch.tensor(rows, dtype=torch.int64, device=like.device)[None],
-            mask=torch.tensor([s not in reasons for s in range(len(rows))], dtype=torch.bool, device=like.device)[None],
+            mask=torch.tensor(accepted, dtype=torch.bool, device=like.device)[None],
             senders=torch.tensor(ids, dtype=torch.int64, device=like.device)[None],
             reasons=reasons,
         )

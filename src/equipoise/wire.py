@@ -56,7 +56,7 @@ def read(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
         except TypeError:
             return f"malformed: {type(message).__name__!a:.40}, expected a tensor, an array or bytes"
         return _read_buffer(np.asarray(buffer), d, dtype)
-    except Exception:  # a released buffer, an odd format, a class that raises, and there may be others
+    except Exception:  # for example a released buffer, an odd format or a class that raises
         return UNREADABLE
 
 
@@ -111,7 +111,7 @@ def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
 
 
 def _as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
-    """An array of any byte order, alignment and strides as a vector; copied only where PyTorch needs that."""
+    """An array of any byte order and layout as a vector, copied only if PyTorch cannot share it."""
     if values.dtype.kind != "f":
         fresh = np.array(values, order="C").reshape(-1)  # bytes may be read-only or not aligned
         return torch.from_numpy(fresh.view(np.uint8)).view(dtype)
