@@ -267,6 +267,15 @@ def test_nothing_came_off_the_wire(rule: Any) -> None:
     assert out.weights is None or out.weights.shape == (0,)
 
 
+@every_rule
+def test_nothing_but_rubbish_came_off_the_wire(rule: Any) -> None:
+    inbox = eq.Inbox.collect([b"x", None, OWN[:1]], like=OWN)
+    assert inbox.bank.shape == (0, D)
+    out = rule(OWN, inbox, **INPUTS)
+    assert torch.equal(out.model, OWN)
+    assert out.weights is None or out.weights.tolist() == [0, 0, 0]
+
+
 def test_a_message_too_large_for_own_dtype_is_absent() -> None:
     """1e300 is infinite in float32, whatever it was on the wire."""
     inbox = eq.Inbox.collect([HONEST[0], torch.full((D,), 1e300, dtype=torch.float64)], like=OWN)

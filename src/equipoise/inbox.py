@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from equipoise import kernels
 from equipoise.arguments import check_range, describe, is_floating
 from equipoise.kernels.at_once import unordered
 from equipoise.showing import as_call
-from equipoise.wire import as_ids, as_list, is_copied
+from equipoise.wire import UNREADABLE, as_ids, as_list, is_copied, read
 
 
 class Group(NamedTuple):
@@ -73,6 +73,8 @@ class Inbox:
     A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
     messages through, and exists only to reproduce papers that did so.
 
+    ``reasons`` says, by slot, why ``collect`` did not accept a message; it is empty for other inboxes.
+
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
     >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
     >>> inbox.present
@@ -85,6 +87,7 @@ class Inbox:
     mask: Tensor = None  # type: ignore[assignment]  # all present
     senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
     keep_nonfinite: bool = False
+    reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)
 
     __repr__ = as_call
 
@@ -134,34 +137,69 @@ class Inbox:
 
     @classmethod
     def collect(
-        cls, messages: Iterable[object], *, like: Tensor, senders: Iterable[int] | Tensor | None = None
+        cls,
+        messages: Iterable[object],
+        *,
+        like: Tensor,
+        senders: Iterable[int] | Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Inbox:
         """The inbox of one client from messages as they came off the wire, in any number and state.
 
-        A message is a dense floating-point tensor or numpy array with as many elements as ``like``, or its elements as
-        bytes, in the dtype of ``like``. What is anything else, or cannot be read, is absent: a peer cannot crash its
-        receiver. The others are cast to the dtype and moved to the device of ``like``. Of several readable messages of
-        one sender the first counts: nobody gets more votes by speaking more often.
+        A message is a dense floating-point tensor or numpy array with as many elements as ``like``, or
+        its elements as bytes. Arrays may have any layout and byte order. Bytes are ``bytes``, a
+        ``bytearray``, a ``memoryview`` or another buffer; they hold values of ``dtype``, by default that
+        of ``like``, in the byte order of this machine. Values are cast to the dtype and moved to the
+        device of ``like``.
+
+        Anything else is absent: a peer cannot crash its receiver. Of several readable messages of one
+        sender only the first counts. ``reasons`` says why a message was not accepted. Messages with NaN
+        or infinity are accepted here and absent from ``present``. The bank has one row for each accepted
+        message.
 
         >>> own = torch.zeros(2)
         >>> messages = [torch.ones(2), torch.ones(3), "gossip", torch.full((2,), 9.0)]
-        >>> Inbox.collect(messages, like=own, senders=[4, 5, 6, 4]).mask
+        >>> inbox = Inbox.collect(messages, like=own, senders=[4, 5, 6, 4])
+        >>> inbox.mask
         tensor([[ True, False, False, False]])
+        >>> for slot, reason in inbox.reasons.items():
+        ...     print(slot, reason)
+        1 wrong size: 3 values, expected 2
+        2 malformed: 'str', expected a tensor, an array or bytes
+        3 duplicate: sender 4 was heard in slot 0
         """
         if not is_floating(like):
             raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
+        if dtype is None:
+            dtype = like.dtype
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point torch.dtype, found {dtype!r}")
         received = as_list(messages)
         ids = as_ids(senders, len(received))
-        bank, heard, valid = like.new_zeros(len(received), like.numel()), set[int](), []
-        for message, sender, row in zip(received, ids, bank, strict=True):
-            valid.append(sender not in heard and is_copied(message, row))
-            if valid[-1]:
-                heard.add(sender)
+        found = [read(message, like.numel(), dtype) for message in received]
+        # Rubbish gets no row: its senders cost the attacker nothing.
+        speakers = {ids[slot] for slot, values in enumerate(found) if not isinstance(values, str)}
+        bank = like.new_empty(len(speakers), like.numel())
+        rows = [0] * len(received)
+        heard: dict[int, int] = {}  # the slot in which each sender was heard
+        reasons: dict[int, str] = {}
+        for slot, (sender, values) in enumerate(zip(ids, found, strict=True)):
+            if isinstance(values, str):
+                reasons[slot] = values
+            elif sender in heard:
+                reasons[slot] = f"duplicate: sender {sender} was heard in slot {heard[sender]}"
+            elif is_copied(values, bank[len(heard)], dtype):
+                rows[slot] = len(heard)
+                heard[sender] = slot
+            else:
+                reasons[slot] = UNREADABLE
+        accepted = [slot not in reasons for slot in range(len(received))]
         return cls(
-            bank,
-            slots=torch.arange(len(received), device=like.device)[None],
-            mask=torch.tensor(valid, dtype=torch.bool, device=like.device)[None],
+            bank[: len(heard)],
+            slots=torch.tensor(rows, dtype=torch.int64, device=like.device)[None],
+            mask=torch.tensor(accepted, dtype=torch.bool, device=like.device)[None],
             senders=torch.tensor(ids, dtype=torch.int64, device=like.device)[None],
+            reasons=reasons,
         )
 
     @property
@@ -254,7 +292,14 @@ class Inbox:
         if not is_mask:
             chosen = chosen.long()
             check_range("receivers", chosen, 0, self.n)
-        part = Inbox(self.bank, self.slots[chosen], self.mask[chosen], self.senders[chosen], self.keep_nonfinite)
+        part = Inbox(
+            self.bank,
+            self.slots[chosen],
+            self.mask[chosen],
+            self.senders[chosen],
+            self.keep_nonfinite,
+            reasons=self.reasons,
+        )
         for known in self.__dict__.keys() & {"bank_norms", "finite"}:
             part.__dict__[known] = self.__dict__[known]
         return part
