@@ -825,6 +825,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     "dtypes are a list": ({"dtypes": []}, "members"),
     "a state is missing": ({"dtypes": {"models": "float32", "rule/a": "float32"}}, "members"),
     "stateful is a number": ({"stateful": 1}, "stateful 1"),
+    "unsaved is a word": ({"unsaved": "nothing"}, "unsaved 'nothing'"),
 }
 
 
@@ -894,7 +895,7 @@ def test_every_value_of_a_checkpoint_matters(small: Path) -> None:
     run = trained()
     before = everything(run, seconds=True)
     free = {("history", "layouts", 0, kind, i) for kind in range(3) for i in range(9)}
-    free |= {("history", "rounds", t, 2) for t in range(2)}
+    free |= {("history", "rounds", t, 2) for t in range(2)} | {("unsaved",)}
     places = [place for place in leaves(about) if place not in free]
     harmless = [(("settings", "total"), None), (("stateful",), True)]
     assert len(places) > 30
@@ -1039,7 +1040,7 @@ def test_a_checkpoint_without_total_must_fit_that_of_the_simulator(path: Path) -
 
 
 def test_an_archive_without_an_entry(small: Path) -> None:
-    for entry in ("format", "settings", "t", "history", "stateful", "dtypes"):
+    for entry in ("format", "settings", "t", "history", "stateful", "dtypes", "unsaved"):
         content = small.read_bytes()
         edited(small, about=lambda about, entry=entry: {key: about[key] for key in about if key != entry})
         refused(small, f"KeyError: '{entry}'")

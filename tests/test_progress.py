@@ -308,6 +308,7 @@ def test_a_run_that_is_resumed_starts_where_it_was(
         clock.now += 10
         return models + 1
 
+    train.stateless = True  # type: ignore[attr-defined]
     simulator(6, trainer=train).run(3, checkpoint=tmp_path / "run")
     simulator(6, trainer=train).run(checkpoint=tmp_path / "run", progress=True)
     assert [line.split(" worst")[0] for line in capsys.readouterr().err.splitlines()] == [

@@ -30,6 +30,7 @@ from equipoise.arguments import check_count, describe
 from equipoise.history import History
 from equipoise.replacing import replacing
 from equipoise.rounds import Round
+from equipoise.simulation.hidden_state import is_stateless
 from equipoise.topology import Topology
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Kept:
 
     def advance(self) -> None:
         """Note that a round is done."""
+        if self.path is not None:
+            # Warn after the first round, when little work is lost.
+            self.simulator.hidden_state.report(self.simulator.trainer)
         if self.simulator.t % self.every == 0:
             self._save()
 
@@ -80,8 +84,9 @@ class Kept:
 def save(path: str | Path, simulator: Simulator) -> None:
     """Write a checkpoint. Atomic: an interrupted write keeps the previous checkpoint."""
     _check_consistent(simulator.t, simulator.total, simulator.history, simulator.models)
+    simulator.hidden_state.report(simulator.trainer)
     history, numbers = _packed(simulator.history)
-    trainer = simulator.trainer.state_dict() if hasattr(simulator.trainer, "state_dict") else {}
+    trainer = _trainer_state(simulator.trainer)
     tensors = {"models": simulator.models, "numbers": numbers}
     tensors |= _prefixed("trainer", trainer) | _prefixed("rule", {} if simulator.state is None else simulator.state)
     about = {
@@ -90,6 +95,7 @@ def save(path: str | Path, simulator: Simulator) -> None:
         "t": simulator.t,
         "history": history,
         "stateful": simulator.state is not None,
+        "unsaved": [] if is_stateless(simulator.trainer) else simulator.hidden_state.changed,
         "dtypes": {name: _name_of(tensor.dtype) for name, tensor in tensors.items()},
     }
     with replacing(path, "checkpoint") as file, zipfile.ZipFile(file, "w") as archive:
@@ -111,6 +117,7 @@ def load(path: str | Path, simulator: Simulator) -> None:
         expected = f"a checkpoint of at most total = {total} rounds"
         raise ValueError(f"{path} must be {expected}, found {found.t}")
     _restore(path, simulator.trainer, found.trainer)
+    simulator.hidden_state.report_loss(simulator.trainer, path, found.unsaved)
     found.history.name = simulator.history.name
     simulator.models, simulator.t, simulator.state = found.models, found.t, found.state
     simulator.history, simulator.total = found.history, total
@@ -126,6 +133,7 @@ class _Content:
     models: Tensor
     trainer: dict[str, Tensor]
     state: dict[str, Tensor] | None
+    unsaved: list[str]
 
 
 # Which run it is
@@ -208,6 +216,14 @@ def _prefixed(prefix: str, state: object) -> dict[str, Tensor]:
     if not all(isinstance(name, str) and name.isprintable() for name in state):
         raise ValueError(f"state of the {prefix} must have plain strings as keys to be saved, found {list(state)}")
     return {f"{prefix}/{name}": x for name, x in state.items()}
+
+
+def _trainer_state(trainer: object) -> object:
+    methods = [name for name in ("state_dict", "load_state_dict") if hasattr(trainer, name)]
+    if len(methods) == 1:
+        expected = "both state_dict and load_state_dict, or neither"
+        raise ValueError(f"trainer must have {expected}, found {methods[0]}")
+    return trainer.state_dict() if hasattr(trainer, "state_dict") else {}
 
 
 def _outline(state: object) -> str:
@@ -303,7 +319,10 @@ def _content(archive: zipfile.ZipFile, device: torch.device) -> _Content:
     if unknown := [name for name in tensors if not name.startswith(prefixes)]:
         raise ValueError(f"arrays of unknown use, {', '.join(unknown)}")
     state = _part("rule", tensors) if stateful else None
-    return _Content(settings, t, history, models, _part("trainer", tensors), state)
+    unsaved = about["unsaved"]
+    if not isinstance(unsaved, list) or not all(isinstance(name, str) for name in unsaved):
+        raise ValueError(f"unsaved {unsaved!r:.80}")
+    return _Content(settings, t, history, models, _part("trainer", tensors), state, unsaved)
 
 
 def _history(packed: dict[str, Any], numbers: Tensor, n: int, malicious: list[int]) -> History:

@@ -22,6 +22,7 @@ from equipoise.rounds import Round
 from equipoise.schedule import EachRound
 from equipoise.showing import call
 from equipoise.simulation.checks import check_attack, check_options, check_rule, poisoned, unchanged
+from equipoise.simulation.hidden_state import HiddenState
 from equipoise.simulation.inputs import expected, wants_update
 from equipoise.simulation.measuring import Metric, is_measured, measured
 from equipoise.simulation.messages import Messages
@@ -44,7 +45,8 @@ class Simulator:
 
     Args:
         trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, of which a run takes a copy that
-            remembers nothing of others, or any function.
+            remembers nothing of others, or any function. One that remembers something from round
+            to round needs ``state_dict`` to resume exactly: see `Trainer`.
         topology: the graph, or a function of the round, or an `EachRound`. With ``topology.with_self_loops()`` and
             ``alpha=0`` a client's own model is one of those that are aggregated.
         rule: the rule of all clients, a `PerClient`, an `EachRound` that draws one, or None for local training only.
@@ -110,6 +112,7 @@ class Simulator:
         self.every = every if isinstance(every, Container) else int(every)
         self.keep_nonfinite = keep_nonfinite
         self.trainer = poisoned(trainer, attack, self.malicious)
+        self.hidden_state = HiddenState()
         self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
         self.history = History(len(models), self.malicious, name)
 
@@ -225,7 +228,8 @@ class Simulator:
         return setting(self.t) if callable(setting) else setting
 
     def _trained(self, t: int) -> Tensor:
-        with torch.enable_grad(), unchanged("trainer", models=self.models):
+        watched = self.hidden_state.watched(self.trainer)
+        with torch.enable_grad(), unchanged("trainer", models=self.models), watched:
             trained = self.trainer(self.models, t)
         if not isinstance(trained, Tensor) or (trained.shape, trained.dtype) != (self.models.shape, self.models.dtype):
             raise ValueError(f"trainer must return models like {describe(self.models)}, found {describe(trained)}")
