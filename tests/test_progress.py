@@ -16,6 +16,9 @@ import equipoise as eq
 from equipoise import progress
 from equipoise.progress import Progress
 
+# Most trainers here are functions of the models and the round.
+pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")
+
 FULL, EMPTY = "#" * 24, "." * 24
 
 

@@ -17,6 +17,9 @@ import equipoise as eq
 from equipoise import attacks
 from equipoise.randomness import stream
 
+# Most trainers here are functions of the models and the round.
+pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")
+
 N, DEGREE, D, ROUNDS = 10, 6, 7, 5
 MALICIOUS = [0, 1]
 GRAPH = eq.Topology.regular(N, DEGREE, seed=1, malicious=MALICIOUS)

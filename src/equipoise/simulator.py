@@ -53,7 +53,8 @@ class Simulator:
 
     Args:
         trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, of which a run takes a copy that
-            remembers nothing of others, or any function.
+            remembers nothing of others, or any function. One that remembers something from round
+            to round needs ``state_dict`` to resume exactly: see `Trainer`.
         topology: the graph, or a function of the round, or an `EachRound`. With ``topology.with_self_loops()`` and
             ``alpha=0`` a client's own model is one of those that are aggregated.
         rule: the rule of all clients, a `PerClient`, an `EachRound` that draws one, or None for local training only.
@@ -177,6 +178,8 @@ class Simulator:
         is interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
         Ctrl-C ends a run as it was before the round: ``history`` holds all that are complete, and `run` goes on.
         """
+        if checkpoint is not None:
+            checkpoints.warn_of_unsaved_state(self.trainer)
         kept, total, begun = checkpoints.Kept(self, checkpoint, save_every), self.total, self.t
         with self._restored_on_error():
             end = self._end(rounds, resumes=checkpoint is not None and Path(checkpoint).exists())
@@ -196,10 +199,12 @@ class Simulator:
 
     def save(self, path: str | Path) -> None:
         """Write all that a run needs to go on to a file, as data without code; see `load`."""
+        checkpoints.warn_of_unsaved_state(self.trainer)
         checkpoints.save(path, self)
 
     def load(self, path: str | Path) -> None:
         """Go on from a checkpoint of a simulator that was made with the same arguments."""
+        checkpoints.warn_of_unsaved_state(self.trainer)
         with self._restored_on_error():
             checkpoints.load(path, self)
 

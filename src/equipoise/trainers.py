@@ -251,6 +251,10 @@ class LocalSGD:
             self._training.check(velocity, self._clean.n, name="velocity in state")
         self._velocity = None if velocity is None else velocity.clone()
 
+    def fingerprint(self) -> str:
+        """A digest of all clients' examples before poisoning; a checkpoint needs the same ones."""
+        return self._clean.digest
+
     def measure(self, models: Tensor, t: int = 0, *, repeats: int = 3) -> dict[Way, float]:
         """Seconds that round t takes each way that this model can be trained, the least of some repeats.
 

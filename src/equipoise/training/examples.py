@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +74,17 @@ class Examples:
     def n(self) -> int:
         """Number of clients."""
         return len(self.counts)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all clients' examples, whatever their order in memory; computed once."""
+        found = hashlib.blake2b(digest_size=16)
+        for client in range(self.n):
+            for part in self.of_client(client):
+                found.update(describe(part).encode())
+                flat = part.cpu().contiguous().flatten()
+                found.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
+        return found.hexdigest()
 
     def of_client(self, client: int) -> Pair:
         """The examples of one client: views."""
