@@ -138,7 +138,7 @@ def test_written_to_out(rule: Any, case: Round) -> None:
         (lambda own: torch.empty(3), "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)"),
         (lambda own: torch.empty(4, dtype=torch.float64), "found float64 (4,)"),
         (lambda own: [0.0] * 4, "found list"),
-        (lambda own: own, "out must have memory of its own, found that of own or of a message"),
+        (lambda own: own, "out must have memory of its own, found that of own, of a message or of a round input"),
         (lambda own: torch.empty(4, requires_grad=True), "out must not require gradients"),
     ],
 )

@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.arguments import check_range, describe, is_floating
 from equipoise.kernels.at_once import unordered
+from equipoise.memo import Memo
 from equipoise.showing import as_call
 from equipoise.wire import UNREADABLE, as_ids, as_list, is_copied, read
 
@@ -73,6 +74,10 @@ class Inbox:
     A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
     messages through, and exists only to reproduce papers that did so.
 
+    The tensors are not copied. If you modify one of them in place, the next rule notices and examines
+    the messages again. Writes through numpy or ``Tensor.data`` cannot be noticed: make a new inbox
+    after these.
+
     ``reasons`` says, by slot, why ``collect`` did not accept a message; it is empty for other inboxes.
 
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
@@ -88,6 +93,7 @@ class Inbox:
     senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
     keep_nonfinite: bool = False
     reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)
+    _memo: Memo = field(default_factory=Memo, init=False, repr=False)
 
     __repr__ = as_call
 
@@ -115,6 +121,11 @@ class Inbox:
             raise ValueError(f"bank, slots, mask and senders must be on one device, found {sorted(map(str, devices))}")
         if bank.is_meta:
             raise ValueError("bank must hold values, found a tensor on the device meta, which has none")
+        _ = self.sent  # checks the ids
+
+    def _check_ids(self) -> None:
+        """Raise unless slots and senders are valid where the mask is True: kernels read where they point to."""
+        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
         used = slots[mask]
         if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
             raise ValueError(
@@ -217,24 +228,39 @@ class Inbox:
         """Number of parameters."""
         return self.bank.shape[1]
 
-    @cached_property
+    @property
     def bank_norms(self) -> Tensor:
         """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
-        return kernels.norms(self.bank)
+        return self._memo.get("bank_norms", (self.bank,), lambda: kernels.norms(self.bank))
+
+    @property
+    def knows_norms(self) -> bool:
+        """Whether the norms of the bank are known, without another look at it."""
+        return self._memo.known("bank_norms") is not None
+
+    def learn_norms(self, norms: Tensor) -> Tensor:
+        """Remember norms that a kernel measured, unless they are known; returns those that are known."""
+        return self._memo.get("bank_norms", (self.bank,), lambda: norms)
 
     def lengths(self, chosen: Tensor) -> Tensor:
         """(n, k) norms of the messages in the chosen (n, k) slots, those of other messages elsewhere."""
         norms = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
         return norms[self.slots.where(chosen, 0)]
 
-    @cached_property
+    @property
     def finite(self) -> Tensor:
         """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
-        return self.bank_norms.isfinite() if "bank_norms" in self.__dict__ else kernels.are_finite(self.bank)
+        return self._memo.get("finite", (self.bank,), self._find_finite)
 
-    @cached_property
+    def _find_finite(self) -> Tensor:
+        return self.bank_norms.isfinite() if self.knows_norms else kernels.are_finite(self.bank)
+
+    @property
     def present(self) -> Tensor:
         """(n, k) which slots hold a message that rules may look at."""
+        return self._memo.get("present", (self.bank, self.slots, self.mask), self._find_present)
+
+    def _find_present(self) -> Tensor:
         if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
@@ -247,29 +273,49 @@ class Inbox:
     @property
     def is_examined(self) -> bool:
         """Whether it is known which messages are present, without another look at them."""
-        return self.keep_nonfinite or not self.__dict__.keys().isdisjoint({"bank_norms", "finite"})
+        return self.keep_nonfinite or self.knows_norms or self._memo.known("finite") is not None
+
+    def current(self) -> Inbox:
+        """This inbox as a rule reads it, its ids checked again if they were modified.
+
+        Changes of tensors made under ``torch.inference_mode`` cannot be noticed: for these, each call of a rule
+        examines the messages again.
+        """
+        inbox = self
+        if any(x.is_inference() for x in (self.bank, self.slots, self.mask, self.senders)):
+            inbox = self._copy(Memo(trusting=True))
+        _ = inbox.sent  # checks the ids
+        return inbox
 
     def trusted(self) -> Inbox:
         """The same, with all messages taken for finite, for who finds out while using them."""
-        part = copy(self)
-        part.__dict__.update(
-            finite=torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device), present=self.mask
-        )
-        return part
+        finite = torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device)
+        memo = Memo(trusting=True)
+        memo.put("finite", (self.bank,), finite)
+        memo.put("present", (self.bank, self.slots, self.mask), self.mask)
+        memo.put("sent", (self.slots, self.mask, self.senders), self.sent)
+        return self._copy(memo)
 
-    @cached_property
+    @property
     def counts(self) -> Tensor:
         """(n,) number of present messages."""
-        return self.present.sum(1)
+        return self._memo.get("counts", (self.bank, self.slots, self.mask), lambda: self.present.sum(1))
 
-    @cached_property
+    @property
     def sent(self) -> Wiring:
         """What can be said before anybody looked at the messages."""
+        return self._memo.get("sent", (self.slots, self.mask, self.senders), self._find_sent)
+
+    def _find_sent(self) -> Wiring:
+        self._check_ids()
         return Wiring(self.slots, self.mask)
 
-    @cached_property
+    @property
     def arrived(self) -> Wiring:
         """The same of the messages that are present."""
+        return self._memo.get("arrived", (self.bank, self.slots, self.mask), self._find_arrived)
+
+    def _find_arrived(self) -> Wiring:
         return self.sent if self.present is self.mask else Wiring(self.slots, self.present)
 
     def groups(self) -> list[Group]:
@@ -278,8 +324,14 @@ class Inbox:
 
     def holding(self, bank: Tensor, keep_nonfinite: bool) -> Inbox:
         """Other messages along the same edges, of which nothing has to be checked or found out again."""
+        memo = Memo()
+        memo.put("sent", (self.slots, self.mask, self.senders), self.sent)
+        return self._copy(memo, bank=bank, keep_nonfinite=keep_nonfinite)
+
+    def _copy(self, memo: Memo, **changed: object) -> Inbox:
+        """The same inbox with another memory, without checking it again."""
         part = copy(self)
-        part.__dict__.update(bank=bank, keep_nonfinite=keep_nonfinite, sent=self.sent)
+        part.__dict__.update(changed, _memo=memo)
         return part
 
     def of(self, receivers: int | Tensor) -> Inbox:
@@ -300,6 +352,8 @@ class Inbox:
             self.keep_nonfinite,
             reasons=self.reasons,
         )
-        for known in self.__dict__.keys() & {"bank_norms", "finite"}:
-            part.__dict__[known] = self.__dict__[known]
+        for name in ("bank_norms", "finite"):
+            known = self._memo.known(name)
+            if known is not None:
+                part._memo.put(name, (self.bank,), known)
         return part

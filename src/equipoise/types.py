@@ -45,8 +45,9 @@ class RoundInputs(TypedDict, total=False):
     one-client call, ``loss_of(models (c, d), clients (c,)) -> (c,)`` for many clients, where candidate j is judged
     on the data of ``clients[j]``. ``update``: the change that local training made to own. ``generator``: the source
     of randomness. ``state``: what the rule returned as state in the last round. ``out``: a tensor like own to write the
-    aggregate to, with memory of its own; for large models that saves the system's clearing of new memory, which can
-    take longer than the arithmetic.
+    aggregate to, with memory of its own: between its first and its last element there must be none of own, of the
+    messages, or of other inputs. For large models that saves the system's clearing of new memory, which can take longer
+    than the arithmetic.
     """
 
     t: int

@@ -38,7 +38,7 @@ def along_edges(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor, Ten
 
 def between_rows(inbox: Inbox, left: Tensor, right: Tensor) -> Tensor:
     """(p,) squared distances between rows of the bank, whose norms the inbox learns unless it knows them."""
-    known = "bank_norms" in inbox.__dict__
+    known = inbox.knows_norms
     squares, sizes = native.measure([inbox.bank], left, right, differ=True, all_rows=not known)
     if not known:
         _learn_norms(inbox, sizes)
@@ -64,5 +64,4 @@ def unordered_within(rows: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tenso
 
 
 def _learn_norms(inbox: Inbox, squares: Tensor) -> Tensor:
-    known: Tensor = inbox.__dict__.setdefault("bank_norms", mended_norms(squares.sqrt(), inbox.bank))
-    return known
+    return inbox.learn_norms(mended_norms(squares.sqrt(), inbox.bank))

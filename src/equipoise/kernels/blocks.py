@@ -67,6 +67,22 @@ def same_rows(a: Tensor, b: Tensor) -> bool:
     return same_memory and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
+def may_share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether writing to one tensor may change the other: whether their bytes, from the first to the last, overlap.
+
+    Interleaved tensors, such as the even and the odd rows of a matrix, count as overlapping, though no byte is shared.
+    """
+    if a.device != b.device or not a.numel() or not b.numel() or b.layout != torch.strided:
+        return False
+    return a.data_ptr() < _end(b) and b.data_ptr() < _end(a)
+
+
+def _end(x: Tensor) -> int:
+    """The address behind the last element; strides are never negative."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr() + (last + 1) * x.element_size()
+
+
 def chunks(size: int, cost: int, budget: int = TILE) -> Iterator[slice]:
     """Slices of ``range(size)`` whose items, at ``cost`` elements each, fit the budget; at least one item each."""
     return column_blocks(size, max(1, budget // max(1, cost)))

@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from equipoise import kernels
 from equipoise.arguments import as_counts, check_inputs, describe, is_floating
 from equipoise.inbox import Inbox
+from equipoise.kernels.blocks import may_share_memory
 from equipoise.showing import way_to_a_vector
 from equipoise.types import Aggregated, RoundInputs
 
@@ -38,7 +39,9 @@ class Rule(ABC):
         """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
         check_inputs(type(self).__name__, inputs)
         models, inbox = as_batch(own, received)
-        check_out(inputs.get("out"), own, inbox.bank)
+        check_out(inputs, own, inbox.bank)
+        if inputs.get("out") is not None:
+            torch.autograd.graph.increment_version(inputs["out"])  # native kernels write behind torch's back
         with _in_full_precision(own.device):
             if own.dim() == 2:
                 return self.aggregate(models, inbox, **inputs)
@@ -81,8 +84,8 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
             f"own and received must have the same device, found {own.device} and {received.device}; "
             "received.to(own) moves it"
         )
-    inbox = received if isinstance(received, Inbox) else Inbox.of_one(received)
-    if own.dim() == 2 and inbox is not received:
+    inbox = (received if isinstance(received, Inbox) else Inbox.of_one(received)).current()
+    if own.dim() == 2 and not isinstance(received, Inbox):
         raise ValueError("own of shape (n, d) needs an Inbox of n receivers, found a tensor; use Topology.deliver")
     models = own.detach() if own.dim() == 2 else own.detach()[None]
     if own.shape[-1] != inbox.d or inbox.d == 0:
@@ -104,8 +107,9 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     return models, inbox
 
 
-def check_out(out: Tensor | None, own: Tensor, *others: Tensor) -> None:
-    """Raise unless results may be written to ``out``: like own, and in memory of its own."""
+def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
+    """Raise unless results may be written to ``out``, if given: like own, and apart from the memory of all inputs."""
+    out = inputs.get("out")
     if out is None:
         return
     if not isinstance(out, Tensor) or (out.shape, out.dtype, out.device) != (own.shape, own.dtype, own.device):
@@ -115,9 +119,9 @@ def check_out(out: Tensor | None, own: Tensor, *others: Tensor) -> None:
         raise ValueError(f"out must have memory for every number, found a tensor that was expanded: {found}")
     if out.requires_grad:
         raise ValueError("out must not require gradients, which rules do not compute")
-    memory = out.untyped_storage().data_ptr()
-    if memory and memory in [x.untyped_storage().data_ptr() for x in (own, *others)]:
-        raise ValueError("out must have memory of its own, found that of own or of a message")
+    given = [value for name, value in inputs.items() if name != "out" and isinstance(value, Tensor)]
+    if any(may_share_memory(out, x) for x in (own, *others, *given)):
+        raise ValueError("out must have memory of its own, found that of own, of a message or of a round input")
 
 
 def _overlaps(x: Tensor) -> bool:

@@ -72,7 +72,7 @@ class LEARN:
         t, update = needed(self, t=inputs.get("t"), update=inputs.get("update"))
         if not isinstance(update, Tensor) or update.shape != own.shape or update.dtype != own.dtype:
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
-        check_out(inputs.get("out"), own)
+        check_out(inputs, own)
         agreed = update.detach()
         for _ in range(int(t).bit_length()):  # ceil(log2(t + 1)), in whole numbers
             agreed = self._agree(agreed, (yield agreed), inputs.get("tolerated"))
