@@ -10,9 +10,9 @@ FLAGS = [] if sys.platform == "win32" else ["-O3", "-g0", "-fvisibility=hidden",
 setup(
     ext_modules=[
         Extension(
-            "equipoise._native",
-            ["src/equipoise/native/kernels.c"],
-            depends=[*glob("src/equipoise/native/*.inc"), *glob("src/equipoise/native/*.h")],
+            "equipoise.kernels.native._kernels",
+            ["src/equipoise/kernels/native/csrc/kernels.c"],
+            depends=[*glob("src/equipoise/kernels/native/csrc/*.inc"), *glob("src/equipoise/kernels/native/csrc/*.h")],
             extra_compile_args=FLAGS,
             optional=True,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.racing import Row
 from benchmarks.scale import ScaleRow
-from equipoise.replacing import replacing
+from equipoise._utils.atomic_write import replacing
 
 
 @dataclass

@@ -13,13 +13,12 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.nodes import make_refnode
 
 import equipoise
-import equipoise.experiments
 import equipoise.testing
 
 HERE = Path(__file__).parent
 NOTEBOOKS, GALLERY = HERE.parent / "examples", HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
-MODULES = ("", "attacks", "data", "experiments", "metrics", "models", "plots", "testing", "types")
+MODULES = ("", "attacks", "data", "metrics", "models", "plots", "testing", "types")
 ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)  # of examples/README.md
 INDEX = """# Examples
 

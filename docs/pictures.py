@@ -11,9 +11,9 @@ from matplotlib.patches import Circle
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from equipoise.experiments import figures, report
-from equipoise.experiments.store import Store
-from equipoise.experiments.tables import TABLES
+from benchmarks.paper import figures, report
+from benchmarks.paper.results import Store
+from benchmarks.paper.tables import TABLES
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper"
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from equipoise.kernels import library
+from equipoise.kernels.native import _library as library
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2], ids=["baseline", "AVX2", "AVX-512"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import Inbox
-from equipoise.testing.comparing import TOLERANCE, require_same_weights
+from equipoise.testing._asserts import TOLERANCE, require_same_weights
 
 
 def balance_limit(rule: Any, t: int, total: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.arguments import as_mask
+from equipoise._utils.validation import as_mask
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from torch import Tensor
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
-from equipoise.attacks.turning import turned
+from equipoise.attacks._subspace import turned
 from equipoise.testing import MESSAGE_LAWS, attacked_rounds, check_attack
-from equipoise.testing.attack_rounds import a_round, following, heard, seeded
+from equipoise.testing._attacked_rounds import a_round, following, heard, seeded
 from tests.attack_references import World, crowd, deviation, lie_strength, mean, origin, perturbation_of, vectors
 from tests.references import array, norm
 

@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import attacks, checkpoints
-from equipoise.history import Round
-from equipoise.randomness import stream
+from equipoise import attacks
+from equipoise._utils.rng import stream
+from equipoise.simulation import checkpoints
+from equipoise.simulation.history import Round
 
 # Most trainers here are functions of the models and the round.
 pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")

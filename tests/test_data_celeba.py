@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 
 from equipoise.data import by_client, celeba
-from equipoise.data.files import Source
+from equipoise.data._download import Source
 
-module = importlib.import_module("equipoise.data.celeba")  # the function of this name hides it
+module = importlib.import_module("equipoise.data._celeba")  # the function of this name hides it
 
 CELEBRITIES = {7: 5, 2880: 12, 12: 4, 400: 6}  # how many images each of them has
 NAMES = [f"{i:06d}.jpg" for i in range(1, 28)]

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import equipoise.data.files as files
-from equipoise.data.files import Source, fetch, need, opened, read
+import equipoise.data._download as files
+from equipoise.data._download import Source, fetch, need, opened, read
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -148,7 +148,7 @@ def test_an_interrupted_download_leaves_nothing(server: str, tmp_path: Path, mon
 def test_a_killed_download_leaves_no_file_of_that_name(server: str, tmp_path: Path):
     code = f"""
         from pathlib import Path
-        from equipoise.data.files import Source, fetch
+        from equipoise.data._download import Source, fetch
         fetch([Source("{server}/stall", "{MD5}")], Path(r"{tmp_path / "it.gz"}"), progress=False)
     """
     child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from equipoise.data import by_client, har
-from equipoise.data.files import Source
+from equipoise.data._download import Source
 
-module = importlib.import_module("equipoise.data.har")  # the function of this name hides it
+module = importlib.import_module("equipoise.data._har")  # the function of this name hides it
 
 # Rows of every subject, as (subject, rows); subject 5 is in both parts, which the official files do not have.
 PARTS = {"train": [(5, 3), (1, 8), (30, 1)], "test": [(2, 4), (5, 2)]}

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import equipoise.data.idx as idx
+import equipoise.data._mnist as idx
 from equipoise.data import Dataset, fashion_mnist, mnist
 
 LOADERS = [pytest.param(mnist, "MNIST", id="mnist"), pytest.param(fashion_mnist, "FashionMNIST", id="fashion")]

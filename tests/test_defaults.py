@@ -12,10 +12,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
+from benchmarks.paper import run as trials
+from benchmarks.paper import tasks
+from benchmarks.paper.setting import Setting
 from equipoise import attacks, data, metrics, models
-from equipoise.experiments import tasks, trials
-from equipoise.experiments.settings import Setting
-from equipoise.randomness import stream, uniform
+from equipoise._utils.rng import stream, uniform
 from tests import test_data_celeba, test_data_har, test_data_idx
 from tests.cases import RULES
 from tests.graphs import deliver, models_of, regular, round_inputs

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.experiments import cli, demo
+from equipoise import __main__ as cli
+from equipoise import demo
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ["demo", "--rounds", "2", "--rules", "FedAvg", "Balance(kappa=0)", "--attacks", "none", "Gaussian"]
@@ -163,7 +165,7 @@ def test_balance_holds_against_noise_and_not_against_what_is_close() -> None:
     ids=" ".join,
 )
 def test_bad_options(arguments: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.os, "access", lambda path, mode: path != "closed")  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "closed")  # root may write anywhere
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)
     assert error.value.code == 2

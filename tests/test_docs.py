@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 import equipoise as eq
-import equipoise.experiments
 import equipoise.testing
 import equipoise.types
 
@@ -28,7 +27,7 @@ TAUGHT = [
     *("data", "your-own", "kernels"),
 ]
 MODULES = [
-    *(eq, equipoise.experiments, equipoise.testing, equipoise.types),
+    *(eq, equipoise.testing, equipoise.types),
     *(getattr(eq, name) for name in eq.__all__ if inspect.ismodule(getattr(eq, name))),
 ]
 

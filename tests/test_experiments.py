@@ -22,12 +22,19 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.experiments import Setting, cli, figures, names, pool, published, report, simulator, theory, trials
-from equipoise.experiments.store import DamagedError, Store
-from equipoise.experiments.tables import TABLES, Table
-from equipoise.experiments.tasks import TASKS
-from equipoise.progress import Progress
+from benchmarks.paper import cli, figures, published, report
+from benchmarks.paper import registry as names
+from benchmarks.paper import run as trials
+from benchmarks.paper import theorem_1 as theory
+from benchmarks.paper import workers as pool
+from benchmarks.paper.results import DamagedError, Store
+from benchmarks.paper.run import simulator
+from benchmarks.paper.setting import Setting
+from benchmarks.paper.tables import TABLES, Table
+from benchmarks.paper.tasks import TASKS
+from equipoise._utils.progress import Progress
 
+ROOT = Path(__file__).parent.parent
 Capture = pytest.CaptureFixture[str]
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 SHORT = Setting(data="synthetic", rule="BALANCE", attack="Gauss", rounds=20)
@@ -68,8 +75,8 @@ def finished(setting: Setting, *errors: float, seed: int = 0, **more: Any) -> di
 def test_every_cell_prints_the_command_that_runs_it(name: str) -> None:
     for _, _, setting in TABLES[name].cells():
         words = shlex.split(str(setting))
-        assert words[:2] == ["equipoise", "run"]
-        assert parsed(words[2:]) == setting
+        assert words[:4] == ["python", "-m", "benchmarks.paper", "run"]
+        assert parsed(words[4:]) == setting
 
 
 def parsed(words: list[str]) -> Setting:
@@ -294,11 +301,11 @@ def test_a_foreign_repository_has_no_commit(tracked: str, tmp_path: Path) -> Non
     (tmp_path / "README").write_text("somebody's project")
     committed(tmp_path, *tracked.split())
     code = """import equipoise
-from equipoise.experiments import trials
-print(equipoise.__file__, trials._origin()["commit"])"""
+from benchmarks.paper import run
+print(equipoise.__file__, run._origin()["commit"])"""
     found = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(packages)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])},
         cwd=tmp_path,
         check=True,
         capture_output=True,
@@ -377,8 +384,8 @@ def test_results_are_kept_by_seed(store: Store) -> None:
 
 WRITER = """
 import sys
-from equipoise.experiments import Setting
-from equipoise.experiments.store import Store
+from benchmarks.paper.results import Store
+from benchmarks.paper.setting import Setting
 
 folder, first, step, count = sys.argv[1], *map(int, sys.argv[2:])
 store = Store(folder)
@@ -395,6 +402,7 @@ def test_processes_that_write_together_lose_nothing(store: Store) -> None:
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(store.folder), str(first), "4", "200"],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -515,12 +523,22 @@ def test_rounds_of_a_checkpoint_do_not_count_for_the_time_that_is_left(
 def test_missing_data_is_said_before_anything_is_run(tmp_path: Path, capsys: Capture) -> None:
     code = cli.main(["table", "mnist", "--root", str(tmp_path / "nowhere"), "--results", str(tmp_path)])
     assert code == 2
-    assert "equipoise table: expected train-images-idx3-ubyte.gz" in capsys.readouterr().err
+    assert "table: expected train-images-idx3-ubyte.gz" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
 def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "equipoise", "table", "synthetic", "--rows", "BALANCE", "--columns", "Gauss"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.paper",
+        "table",
+        "synthetic",
+        "--rows",
+        "BALANCE",
+        "--columns",
+        "Gauss",
+    ]
     command += ["--rounds", "100000", "--processes", "1", "--results", str(tmp_path)]
     pipe = subprocess.PIPE
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were told
@@ -603,7 +621,8 @@ def test_a_report_shows_both_and_counts(store: Store, capsys: Capture, tmp_path:
     assert (tmp_path / "report.md").read_text() == f"# Measured, and in the paper\n\n{out.rstrip()}\n"
     lines = (tmp_path / "mnist.csv").read_text().splitlines()
     assert len(lines) == 73
-    assert "FedAvg,No,0.12,,0.13,,1,0,0.1,,reproduced,equipoise run --data mnist --rule FedAvg --attack No" in lines
+    command = "python -m benchmarks.paper run --data mnist --rule FedAvg --attack No"
+    assert f"FedAvg,No,0.12,,0.13,,1,0,0.1,,reproduced,{command}" in lines
     assert (tmp_path / "mnist.svg").read_text().count("<svg") == 1
 
 
@@ -727,7 +746,7 @@ def test_what_was_run_again_is_compared_figure_by_figure(store: Store, tmp_path:
 def test_a_run_repeats_to_the_digit(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("first", "second")]
     for folder in folders:
-        assert cli.main([*shlex.split(str(SHORT))[1:], "--results", folder]) == 0
+        assert cli.main([*shlex.split(str(SHORT))[3:], "--results", folder]) == 0
     assert cli.main(["compare", *folders]) == 0
 
 
@@ -777,7 +796,7 @@ def test_one_run_ends_with_a_summary_and_files(tmp_path: Path, capsys: Capture) 
     words = ["run", "--data", "synthetic", "--rule", "Median", "--attack", "Trim", "--rounds", "20", "--seed", "4"]
     assert cli.main([*words, "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "equipoise run --data synthetic --rule Median --attack Trim --rounds 20 --seed 4\n" in out
+    assert "python -m benchmarks.paper run --data synthetic --rule Median --attack Trim --rounds 20 --seed 4\n" in out
     assert "20 clients, 4 malicious, 20 rounds" in out
     assert re.search(r"Max\.MSE, mean of the last 5 % of rounds: \d", out)
     assert json.loads((tmp_path / "synthetic/Median.Trim.rounds=20.json").read_text())["runs"][0]["seed"] == 4
@@ -794,7 +813,7 @@ def test_what_was_found_is_said_even_if_it_cannot_be_kept(
     assert cli.main(["run", "--data", "synthetic", "--rounds", "20", "--results", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert "Max.MSE, mean of the last 5 % of rounds" in out
-    assert "equipoise run: no space left" in err
+    assert "run: no space left" in err
 
 
 def test_the_version(capsys: Capture) -> None:
@@ -858,10 +877,10 @@ def test_bad_options_name_the_valid_ones(words: list[str], message: str, capsys:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--graph", "star"], "equipoise run: graph must be one of regular-(10,5), "),
-        (["report", "nmist"], "equipoise report: NAME must be one of synthetic, mnist, "),
-        (["table", "synthetic", "--rows", "krum"], "equipoise table: --rows must be of FedAvg, Krum, "),
-        (["table", "synthetic", "--columns", "Backdoor"], "equipoise table: --columns must be of No, LF, "),
+        (["run", "--graph", "star"], "run: graph must be one of regular-(10,5), "),
+        (["report", "nmist"], "report: NAME must be one of synthetic, mnist, "),
+        (["table", "synthetic", "--rows", "krum"], "table: --rows must be of FedAvg, Krum, "),
+        (["table", "synthetic", "--columns", "Backdoor"], "table: --columns must be of No, LF, "),
     ],
 )
 def test_bad_names_are_errors_that_list_the_valid_ones(

@@ -17,8 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.history import History, Round
-from equipoise.replacing import replacing
+from equipoise._utils.atomic_write import replacing
+from equipoise.simulation.history import History, Round
 
 NAN, INF = math.nan, math.inf
 

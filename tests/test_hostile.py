@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.kernels import library
-from equipoise.randomness import stream
+from equipoise._utils.rng import stream
+from equipoise.kernels.native import _library as library
 from equipoise.rules.base import WeightedRule, uniform
-from equipoise.testing.laws import with_bank
-from equipoise.testing.some_rules import scale
+from equipoise.testing._laws import with_bank
+from equipoise.testing._rule_cases import scale
 from tests.cases import LEARNS, RULES
 from tests.graphs import deliver, models_of, regular, round_inputs
 from tests.references import REFERENCES, Answer, array, reference_one

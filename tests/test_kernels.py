@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import UBAR, Inbox, Krum, Topology, kernels
-from equipoise.kernels import blocks, closeness, mixture, native, networks, order
+from equipoise.kernels import _blocks as blocks
+from equipoise.kernels import _distances as closeness
+from equipoise.kernels import _order_statistics as order
+from equipoise.kernels import _selection_networks as networks
+from equipoise.kernels import _weighted_sums as mixture
+from equipoise.kernels import native
 from equipoise.rules import ubar
 
 GRAPHS = {

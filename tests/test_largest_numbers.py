@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.kernels import library, mixture, native
+from equipoise.kernels import _weighted_sums as mixture
+from equipoise.kernels import native
+from equipoise.kernels.native import _library as library
 from tests.cases import LEARNS, RULES
 
 # Few messages and any `tolerated`: what the rules return must be finite even beyond their guarantees.

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.testing import LAWS, MULTI_EXCHANGE_LAWS, Round, check_rule, laws, rounds, some_rules
-from equipoise.testing.rules import Answered
+from equipoise.testing import LAWS, MULTI_EXCHANGE_LAWS, Round, check_rule, rounds
+from equipoise.testing import _laws as laws
+from equipoise.testing import _rule_cases as some_rules
+from equipoise.testing._check_rule import Answered
 from tests import rule_laws
 from tests.cases import LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs

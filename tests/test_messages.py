@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
-from equipoise.data import files
-from equipoise.experiments import theory
-from equipoise.experiments.cli import main
-from equipoise.experiments.store import Store
+from benchmarks.paper import theorem_1 as theory
+from benchmarks.paper.cli import main
+from benchmarks.paper.results import Store
+from equipoise.data import _download as files
 
 OWN, RECEIVED, MODELS = torch.ones(3), torch.ones(2, 3), torch.ones(4, 3)
 RING, LAYER = eq.Topology.ring(4), torch.nn.Linear(2, 1)
@@ -474,7 +474,7 @@ def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any)
         ("tqdm", lambda: files.need("tqdm"), 'tqdm is not installed: pip install "equipoise[data]"'),
         ("PIL.Image", lambda: files.need("PIL.Image"), 'PIL is not installed: pip install "equipoise[data]"'),
         ("pandas", eq.History(1).frame, 'pandas is not installed: pip install "equipoise[frames]"'),
-        ("filelock", lambda: Store("."), 'filelock is not installed: pip install "equipoise[experiments]"'),
+        ("filelock", lambda: Store("."), 'filelock is not installed: pip install "equipoise[benchmarks]"'),
         ("matplotlib.figure", lambda: theory.draw({}), 'matplotlib is not installed: pip install "equipoise[plots]"'),
     ],
 )

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.kernels import native, networks
-from equipoise.kernels.blocks import new_output
+from equipoise.kernels import _selection_networks as networks
+from equipoise.kernels import native
+from equipoise.kernels._blocks import new_output
 from tests.graphs import GRAPHS, Graph, complete, deliver, models_of, random_lies, regular
 from tests.instruction_sets import instructions  # noqa: F401
 

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import equipoise as eq
 from equipoise.kernels import native
-from equipoise.kernels.convolution import TOGETHER, conv_pool, serves
-from equipoise.training.fused import FusedSequential
+from equipoise.training._fused._convolution import TOGETHER, conv_pool, serves
+from equipoise.training._fused._layers import FusedSequential
 from tests.instruction_sets import instructions  # noqa: F401
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-13}
@@ -182,7 +182,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(weight))
         return conv_pool(x, weight, bias)
 
-    monkeypatch.setattr("equipoise.training.fused.conv_pool", counted)
+    monkeypatch.setattr("equipoise.training._fused._layers.conv_pool", counted)
     return calls
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipoise.kernels import library
+from equipoise.kernels.native import _library as library
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,8 @@ def test_a_library_that_cannot_be_used_is_named_and_left_alone(
 ) -> None:
     """Everything works without it, in torch."""
     if damage == "damaged":
-        place = tmp_path / "kernels" / "library.py"
-        (tmp_path / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
+        place = tmp_path / "_library.py"
+        (tmp_path / f"_kernels{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
         monkeypatch.setattr(library, "__file__", str(place))
     else:
         monkeypatch.setitem(library.ARGUMENTS, "not_yet_written", ())

@@ -22,7 +22,7 @@ def test_the_oldest_versions_are_the_bounds() -> None:
     oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, flags=re.MULTILINE))
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
-    tested = ("plots", "data", "frames", "experiments", "testing", "test")
+    tested = ("plots", "data", "frames", "benchmarks", "testing", "test")
     wanted += [entry for extra in tested for entry in extras[extra]]
     bounds = dict(entry.split(">=") for entry in wanted if ">=" in entry)
     assert bounds.keys() == oldest.keys()
@@ -51,14 +51,14 @@ def test_errors_name_extras_that_exist() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
     advised = {name for names in re.findall(r"equipoise\[([\w,]+)\]", sources) for name in names.split(",")}
     imported = re.findall(r'import_optional\([\w".]+, "(\w+)"\)', sources)
-    assert set(imported) == {"plots", "data", "frames", "experiments"}
+    assert set(imported) == {"plots", "data", "frames"}
     assert advised | set(imported) <= extras
 
 
 def test_modules_that_take_long_to_import_are_there_when_asked_for() -> None:
     code = """import sys, equipoise
 assert "equipoise.testing" not in sys.modules
-equipoise.testing.check_rule, equipoise.experiments.Setting"""
+equipoise.testing.check_rule, equipoise.demo.run"""
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="module 'equipoise' has no attribute 'testin'"):
         equipoise.testin  # noqa: B018

@@ -19,7 +19,7 @@ from matplotlib.colors import same_color, to_rgba
 
 import equipoise as eq
 from equipoise import plots
-from equipoise.history import History, Round
+from equipoise.simulation.history import History, Round
 
 NAN, INF = math.nan, math.inf
 RULES = ["FedAvg", "Krum", "TrimmedMean", "Median", "FLTrust", "UBAR", "LEARN", "SCClip", "Balance"]

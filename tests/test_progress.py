@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import progress
-from equipoise.progress import Progress
+from equipoise._utils import progress
+from equipoise._utils.progress import Progress
 
 # Most trainers here are functions of the models and the round.
 pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.testing.rounds import Distance
+from equipoise.testing._rounds import Distance
 from tests.cases import LEARNS, RULES
 from tests.graphs import (
     GRAPHS,

@@ -11,10 +11,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from equipoise import attacks, experiments, rules
-from equipoise.training.losses import BatchLoss
+from benchmarks.paper.setting import Setting
+from equipoise import attacks, rules
+from equipoise.training._ensemble._losses import BatchLoss
 
-NAMES = {**vars(eq), **vars(attacks), **vars(experiments), "inf": math.inf}
+NAMES = {**vars(eq), **vars(attacks), "Setting": Setting, "inf": math.inf}
 NEED_ARGUMENTS = [
     eq.Balance(gamma=0.5, kappa=0, progress=math.dist),
     eq.PerClient([eq.Median(), eq.Balance(), eq.Krum(tolerated=1)]),
@@ -28,7 +29,7 @@ NEED_ARGUMENTS = [
     attacks.Only(attacks.LabelFlip({3: 5}), clients=(0, 1)),
     attacks.Together(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
     attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
-    experiments.Setting(rule="Krum", attack="Trim"),
+    Setting(rule="Krum", attack="Trim"),
 ]
 
 

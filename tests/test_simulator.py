@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise import attacks
-from equipoise.randomness import stream
+from equipoise._utils.rng import stream
 
 # Most trainers here are functions of the models and the round.
 pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")

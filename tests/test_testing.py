@@ -18,7 +18,7 @@ import equipoise as eq
 from equipoise import testing
 from equipoise.attacks import Knowledge
 from equipoise.testing import DATA_LAWS, LAWS, MESSAGE_LAWS, MULTI_EXCHANGE_LAWS, check_attack, check_rule
-from equipoise.testing.comparing import require_same_weights, shares_storage
+from equipoise.testing._asserts import require_same_weights, shares_storage
 
 # Rules: each is wrong in one thing, and otherwise a median, a mean or nothing at all.
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import Lies, Topology
-from equipoise.inbox import Inbox
+from equipoise.messages.inbox import Inbox
 
 Edges = list[tuple[int, int]]
 

@@ -21,13 +21,13 @@ from torch.nn.functional import cross_entropy, dropout, l1_loss, mse_loss
 
 import equipoise as eq
 from equipoise import LocalSGD
+from equipoise._utils.rng import stream
 from equipoise.attacks import Backdoor, EveryNth, FeatureNoise, Gaussian, LabelFlip, Only, Together, Window
-from equipoise.randomness import stream
-from equipoise.training.examples import Examples, draw_positions
-from equipoise.training.losses import BatchLoss
-from equipoise.training.parallel import run_each
-from equipoise.training.poisoning import Poisoning
-from equipoise.training.stacked import Stacked, Way, channels_last
+from equipoise.training._ensemble._losses import BatchLoss
+from equipoise.training._ensemble._stacked import Stacked, Way, channels_last
+from equipoise.training._ensemble._threads import run_each
+from equipoise.training._examples import Examples, draw_positions
+from equipoise.training._poisoning import Poisoning
 
 WAYS: tuple[Way, ...] = get_args(Way)
 

@@ -29,15 +29,10 @@ from importlib import import_module
 from types import ModuleType
 
 from equipoise import attacks, data, metrics, models, plots
-from equipoise.exchange import as_multi_exchange, converse
-from equipoise.history import History
-from equipoise.inbox import Inbox
+from equipoise._utils.rng import draw_malicious
 from equipoise.kernels import native
-from equipoise.lies import Lies
-from equipoise.mixing import mix
+from equipoise.messages import Inbox, Lies
 from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
-from equipoise.randomness import draw_malicious
-from equipoise.rounds import Round
 from equipoise.rules import (
     LEARN,
     UBAR,
@@ -51,11 +46,13 @@ from equipoise.rules import (
     PerClient,
     SCClip,
     TrimmedMean,
+    as_multi_exchange,
+    converse,
+    mix,
 )
-from equipoise.schedule import EachRound
-from equipoise.simulator import Simulator
+from equipoise.simulation import EachRound, History, Round, Simulator
 from equipoise.topology import Topology
-from equipoise.trainers import LocalSGD
+from equipoise.training import LocalSGD
 from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs, Trainer
 
 __version__ = "0.1.0"
@@ -109,6 +106,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Modules that take long to import, or need more than the library does, when somebody asks for them."""
-    if name in ("experiments", "testing"):
+    if name in ("demo", "testing"):
         return import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -13,15 +13,12 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import Clients, as_mask, as_tensor, check_range, describe, is_floating
-from equipoise.attacks.label_flip import check_integers
-from equipoise.attacks.triggers import Trigger, targeted
-from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import TILE, chunks
-from equipoise.showing import call
-from equipoise.training.parallel import run_each
-from equipoise.training.stacked import Stacked, channels_last
-from equipoise.training.trial import outputs_of, watched_generators
+from equipoise._utils.formatting import call
+from equipoise._utils.validation import Clients, as_mask, as_tensor, check_integers, check_range, describe, is_floating
+from equipoise.attacks import Trigger, targeted
+from equipoise.kernels import TILE, chunks
+from equipoise.messages import Inbox
+from equipoise.training import Stacked, channels_last, outputs_of, run_each, watched_generators
 
 INPUTS = 1 << 16  # elements of inputs that one model sees at a time, few enough for its activations to stay in cache
 OUTPUTS = 1 << 19  # elements in the widest layer of all models that are run at once

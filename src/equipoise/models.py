@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import check_count, describe
+from equipoise._utils.rng import stream
+from equipoise._utils.validation import check_count, describe
 from equipoise.parameters import flatten
-from equipoise.randomness import stream
-from equipoise.training.fused import FusedSequential
+from equipoise.training import FusedSequential
 
 Init: TypeAlias = Literal["xavier", "torch"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.arguments import describe, is_floating
+from equipoise._utils.validation import describe, is_floating
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

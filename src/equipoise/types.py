@@ -17,9 +17,8 @@ from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
 if TYPE_CHECKING:
-    from equipoise.attacks.knowledge import Knowledge
-    from equipoise.inbox import Inbox
-    from equipoise.lies import Lies
+    from equipoise.attacks import Knowledge
+    from equipoise.messages import Inbox, Lies
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,11 @@ from equipoise.attacks.constant import Mimic, NonFinite, Zero
 from equipoise.attacks.dissensus import Dissensus, Isolation
 from equipoise.attacks.feature_noise import FeatureNoise
 from equipoise.attacks.gaussian import Gaussian
+from equipoise.attacks.inner_product import IPM, SignFlip
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.krum_attack import KrumAttack
 from equipoise.attacks.label_flip import LabelFlip
 from equipoise.attacks.lie import LIE, hidden_deviations
-from equipoise.attacks.mean import IPM, SignFlip
 from equipoise.attacks.min_max import MinMax, MinSum
 from equipoise.attacks.spectral import Spectral, fiedler_vector
 from equipoise.attacks.triggers import ONE_PIXEL, Chain, EveryNth, PixelPattern, Trigger, attack_success_rate, targeted

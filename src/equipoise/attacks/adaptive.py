@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Perturbation, perturbation
+from equipoise._utils.validation import check_options
+from equipoise.attacks._statistics import Crowd, Perturbation, perturbation
+from equipoise.attacks._subspace import turned
 from equipoise.attacks.knowledge import Knowledge, Scope
-from equipoise.attacks.options import check_options
-from equipoise.attacks.turning import turned
-from equipoise.lies import Lies
-from equipoise.rules.guarantees import without_warnings
+from equipoise.messages import Lies
+from equipoise.rules import without_warnings
 from equipoise.types import Aggregated, Aggregator
 
 BISECTIONS = 30

@@ -8,10 +8,10 @@ from operator import index
 import torch
 from torch import Tensor
 
+from equipoise._utils.validation import check_options, is_finite
 from equipoise.attacks.knowledge import Knowledge, Space
-from equipoise.attacks.options import check_options, is_finite
 from equipoise.attacks.triggers import Trigger, check_examples
-from equipoise.lies import Lies
+from equipoise.messages import Lies
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.arguments import Clients, as_mask, as_tensor, check_count, check_range, describe
+from equipoise._utils.validation import Clients, as_mask, as_tensor, check_count, check_range, describe
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.lies import Lies
+from equipoise.messages import Lies
 from equipoise.types import Attack, DataAttack, MessageAttack
 
 

@@ -8,10 +8,9 @@ from numbers import Real
 
 import torch
 
-from equipoise.arguments import check_count
+from equipoise._utils.validation import check_count, is_finite
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.attacks.options import is_finite
-from equipoise.lies import Lies
+from equipoise.messages import Lies
 
 
 @dataclass(frozen=True)

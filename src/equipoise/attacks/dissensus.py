@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.attacks.crowd import Crowd, Told, by_columns
+from equipoise._utils.validation import check_options
+from equipoise.attacks._statistics import Crowd, Told, by_columns
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.attacks.options import check_options
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.arguments import describe
-from equipoise.attacks.options import is_finite
+from equipoise._utils.validation import describe, is_finite
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from equipoise._utils.validation import is_finite
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.attacks.options import is_finite
-from equipoise.lies import Lies
+from equipoise.messages import Lies
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import Clients, as_mask, describe, is_floating
-from equipoise.attacks.roster import Roster
-from equipoise.kernels.blocks import block, compute_dtype
-from equipoise.kernels.gram import central_rows
-from equipoise.randomness import device_of, uniform
-from equipoise.showing import as_call
+from equipoise._utils.formatting import as_call
+from equipoise._utils.rng import device_of, uniform
+from equipoise._utils.validation import Clients, as_mask, describe, is_floating
+from equipoise.attacks._neighborhoods import Roster
+from equipoise.kernels import block, central_rows, compute_dtype
 from equipoise.topology import Topology
 from equipoise.types import Aggregator, MultiExchange, RoundInputs
 

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Told, in_full, slopes
+from equipoise._utils.validation import check_options
+from equipoise.attacks._neighborhoods import Roster
+from equipoise.attacks._statistics import Crowd, Told, in_full, slopes
 from equipoise.attacks.knowledge import Knowledge, Scope, Space
-from equipoise.attacks.options import check_options
-from equipoise.attacks.roster import Roster
-from equipoise.rules.guarantees import without_warnings
-from equipoise.rules.krum import Krum
+from equipoise.rules import Krum, without_warnings
 
 SMALLEST = 1e-5
 FEW = 2  # messages that are as far from each other: Krum has no choice

@@ -12,12 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count, describe
-from equipoise.attacks.options import is_finite
+from equipoise._utils.validation import check_count, check_integers, is_finite
 
 Pairs = tuple[tuple[int, int], ...]
-
-INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,6 @@ class LabelFlip:
     def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The examples as they are, with wrong labels. A mapping is for integer labels, an offset for any."""
         return x, _replace(y, cast(Pairs, self.mapping)) if self.offset is None else _shift(y, self.offset)
-
-
-def check_integers(name: str, labels: Tensor) -> None:
-    """Raise unless ``labels`` is a tensor of integers."""
-    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
-        raise ValueError(f"{name} must be a tensor of integer labels, found {describe(labels)}")
 
 
 def check_fits(name: str, label: int, dtype: torch.dtype) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from equipoise.attacks.crowd import Crowd, Told, by_columns
+from equipoise._utils.validation import check_options
+from equipoise.attacks._statistics import Crowd, Told, by_columns
 from equipoise.attacks.knowledge import Knowledge, Scope, Space
-from equipoise.attacks.options import check_options
 
 
 @dataclass(frozen=True)

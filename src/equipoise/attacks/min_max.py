@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.attacks.crowd import Crowd, Perturbation, Told, in_full, perturbation, slopes
+from equipoise._utils.validation import check_options
+from equipoise.attacks._statistics import Crowd, Perturbation, Told, in_full, perturbation, slopes
 from equipoise.attacks.knowledge import Knowledge, Scope, Space
-from equipoise.attacks.options import check_options
 
 
 class Rays(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise._utils.validation import check_options
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.attacks.options import check_options
-from equipoise.kernels.blocks import block, column_blocks, compute_dtype, new_output
-from equipoise.lies import Lies
+from equipoise.kernels import block, column_blocks, compute_dtype, new_output
+from equipoise.messages import Lies
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from operator import index
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count, describe
-from equipoise.attacks.label_flip import check_fits, check_integers
-from equipoise.attacks.options import is_finite
+from equipoise._utils.validation import check_count, check_integers, describe, is_finite
+from equipoise.attacks.label_flip import check_fits
 
 BADNETS = ((26, 26), (26, 24), (25, 25), (24, 26))
 """(row, column) of four pixels in the lower right corner of a 28 x 28 image."""

@@ -1,12 +1,12 @@
 """Data: loaders of what the paper trains on, and ways to divide it between clients."""
 
-from equipoise.data.celeba import celeba
+from equipoise.data._celeba import celeba
+from equipoise.data._digits import digits
+from equipoise.data._har import har
+from equipoise.data._mnist import fashion_mnist, mnist
+from equipoise.data._synthetic import synthetic_regression
 from equipoise.data.dataset import Dataset
-from equipoise.data.digits import digits
-from equipoise.data.har import har
-from equipoise.data.idx import fashion_mnist, mnist
 from equipoise.data.partitions import by_classes, by_client, by_group, dirichlet, iid
-from equipoise.data.synthetic import synthetic_regression
 
 __all__ = [
     "Dataset",

@@ -9,8 +9,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count, describe
-from equipoise.showing import as_call
+from equipoise._utils.formatting import as_call
+from equipoise._utils.validation import check_count, describe
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.arguments import check_count, check_probability
+from equipoise._utils.rng import stream
+from equipoise._utils.validation import check_count, check_probability
+from equipoise.data._assignment import Parts, TooLittle, parts_of, places_of_each, random_ranks
+from equipoise.data._labels import answers_of, labels_of, owners_of
 from equipoise.data.dataset import Dataset
-from equipoise.data.dealing import Parts, TooLittle, parts_of, places_of_each, random_ranks
-from equipoise.data.labels import answers_of, labels_of, owners_of
-from equipoise.randomness import stream
 
 
 def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_little: TooLittle = "error") -> Parts:

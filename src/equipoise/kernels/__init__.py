@@ -3,7 +3,20 @@
 Rules call the functions below and nothing beneath them. Which of the two does the work is decided in here.
 """
 
-from equipoise.kernels.closeness import (
+from equipoise.kernels import native
+from equipoise.kernels._blocks import (
+    TILE,
+    ascending,
+    block,
+    chunks,
+    column_blocks,
+    compute_dtype,
+    gather,
+    may_share_memory,
+    new_output,
+)
+from equipoise.kernels._distances import (
+    TINY,
     cosines,
     distances,
     exact_message_distances,
@@ -12,21 +25,39 @@ from equipoise.kernels.closeness import (
     sharpened,
     within,
 )
-from equipoise.kernels.mixture import combine, combine_if_finite
-from equipoise.kernels.order import trimmed_mean
-from equipoise.kernels.size import are_finite, norms
+from equipoise.kernels._distances_dense import central_rows
+from equipoise.kernels._distances_native import unordered
+from equipoise.kernels._exact import power_of_two
+from equipoise.kernels._norms import are_finite, norms
+from equipoise.kernels._order_statistics import trimmed_mean
+from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
 
 __all__ = [
+    "TILE",
+    "TINY",
     "are_finite",
+    "ascending",
+    "block",
+    "central_rows",
+    "chunks",
+    "column_blocks",
     "combine",
     "combine_if_finite",
+    "compute_dtype",
     "cosines",
     "distances",
     "exact_message_distances",
+    "gather",
+    "may_share_memory",
     "message_distances",
+    "native",
+    "new_output",
     "norms",
     "norms_of",
+    "power_of_two",
     "sharpened",
     "trimmed_mean",
+    "unordered",
+    "weighted_sums",
     "within",
 ]

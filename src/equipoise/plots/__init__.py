@@ -6,11 +6,11 @@ and Ito (2008), which colour-blind readers can tell apart; what is malicious is 
 Needs matplotlib: ``pip install "equipoise[plots]"``.
 """
 
+from equipoise.plots._style import BENIGN, COLOURS, MALICIOUS, MARKERS
 from equipoise.plots.acceptance import acceptance_over_rounds
 from equipoise.plots.costs import cost_bars
 from equipoise.plots.errors import error_over_rounds, error_per_client
 from equipoise.plots.graphs import graph
-from equipoise.plots.style import BENIGN, COLOURS, MALICIOUS, MARKERS
 from equipoise.plots.tables import heatmap
 
 __all__ = [

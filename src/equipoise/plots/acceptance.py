@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.history import History
-from equipoise.plots.style import (
+from equipoise.plots._style import (
     BENIGN,
     MALICIOUS,
     Array,
@@ -19,6 +18,7 @@ from equipoise.plots.style import (
     line_style,
     whole_numbers,
 )
+from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     100 spans, and a light band what they hold.
 
     >>> from equipoise import plots
-    >>> from equipoise.history import History, Round
+    >>> from equipoise.simulation.history import History, Round
     >>> accepted = {"accepted_benign": 1.0, "accepted_malicious": 0.25}
     >>> rounds = [Round(t, values=accepted) for t in range(2)]
     >>> ax = plots.acceptance_over_rounds(History(4, malicious=[0], rounds=rounds))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.history import History
-from equipoise.plots.style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
+from equipoise.plots._style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
+from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None =
     A scale is logarithmic if its bars span two decades.
 
     >>> from equipoise import plots
-    >>> from equipoise.history import History, Round
+    >>> from equipoise.simulation.history import History, Round
     >>> measured = Round(0, values={"bytes": 4e6}, seconds={"aggregate": 0.003})
     >>> runs = {"Krum": History(2, rounds=[measured])}
     >>> sent, took = plots.cost_bars(runs)

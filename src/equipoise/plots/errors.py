@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.history import History
-from equipoise.plots.style import (
+from equipoise.plots._style import (
     BENIGN,
     GREY,
     LABELS,
@@ -25,6 +24,7 @@ from equipoise.plots.style import (
     short,
     whole_numbers,
 )
+from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def error_per_client(
     logarithmic if ``log`` says so, or by default if values exceed 1 and span three decades.
 
     >>> from equipoise import plots
-    >>> from equipoise.history import History, Round
+    >>> from equipoise.simulation.history import History, Round
     >>> history = History(3, malicious=[2], rounds=[Round(0, {"error": (0.1, 0.2, 0.9)})])
     >>> ax = plots.error_per_client(history)
     >>> [float(bar.get_height()) for bar in ax.patches]
@@ -93,7 +93,7 @@ def error_over_rounds(
     span three decades.
 
     >>> from equipoise import plots
-    >>> from equipoise.history import History, Round
+    >>> from equipoise.simulation.history import History, Round
     >>> rounds = [Round(t, {"error": (0.5, 1 / (t + 1))}) for t in range(3)]
     >>> runs = {"Median": History(2, rounds=rounds)}
     >>> plots.error_over_rounds(runs).lines[0].get_ydata()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.arguments import Clients, as_mask
-from equipoise.plots.style import BENIGN, COLUMN, GREY, LIGHT, MALICIOUS, Array, axes_for, legend_below
+from equipoise._utils.validation import Clients, as_mask
+from equipoise.plots._style import BENIGN, COLUMN, GREY, LIGHT, MALICIOUS, Array, axes_for, legend_below
 from equipoise.topology import Topology
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.plots.style import Array, axes_for, label_axes, short
+from equipoise.plots._style import Array, axes_for, label_axes, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,13 +1,16 @@
 """The rules, one to a file."""
 
+from equipoise.rules._guarantees import GuaranteeWarning, at_most_one_warning, without_warnings
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
+from equipoise.rules.base import Rule, WeightedRule, uniform
+from equipoise.rules.exchange import as_multi_exchange, converse
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
-from equipoise.rules.guarantees import GuaranteeWarning
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.median import Median
+from equipoise.rules.mixing import as_shares, mix
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
@@ -24,6 +27,15 @@ __all__ = [
     "Krum",
     "Median",
     "PerClient",
+    "Rule",
     "SCClip",
     "TrimmedMean",
+    "WeightedRule",
+    "as_multi_exchange",
+    "as_shares",
+    "at_most_one_warning",
+    "converse",
+    "mix",
+    "uniform",
+    "without_warnings",
 ]

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_number
-from equipoise.inbox import Inbox
+from equipoise._utils.formatting import as_call
+from equipoise._utils.validation import check_number
+from equipoise.messages import Inbox
 from equipoise.rules.base import WeightedRule, needed, uniform
-from equipoise.showing import as_call
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_number
-from equipoise.inbox import Inbox
+from equipoise._utils.validation import check_number
+from equipoise.messages import Inbox
 from equipoise.rules.base import WeightedRule, uniform
 
 

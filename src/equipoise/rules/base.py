@@ -11,10 +11,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.arguments import as_counts, check_inputs, describe, is_floating
-from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import may_share_memory
-from equipoise.showing import way_to_a_vector
+from equipoise._utils.formatting import way_to_a_vector
+from equipoise._utils.validation import as_counts, check_inputs, describe, is_floating
+from equipoise.kernels import may_share_memory
+from equipoise.messages import Inbox
 from equipoise.types import Aggregated, RoundInputs
 
 IN_A_SIMULATOR = {

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_flag, describe
-from equipoise.inbox import Inbox
+from equipoise._utils.validation import check_flag, describe
+from equipoise.messages import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, needed, own_share, uniform
 from equipoise.types import Aggregated
 

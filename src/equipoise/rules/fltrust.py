@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_flag
-from equipoise.inbox import Inbox
+from equipoise._utils.validation import check_flag
+from equipoise.messages import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, uniform
 from equipoise.types import Aggregated
 

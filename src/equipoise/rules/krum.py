@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import ascending
-from equipoise.kernels.careful import power_of_two
-from equipoise.kernels.closeness import TINY
+from equipoise.kernels import TINY, ascending, power_of_two
+from equipoise.messages import Inbox
+from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated
-from equipoise.rules.guarantees import check_guarantee, check_tolerance
 
 
 @dataclass(frozen=True)

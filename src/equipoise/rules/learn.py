@@ -11,11 +11,11 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise.arguments import check_choice, check_inputs, check_probability, describe
-from equipoise.inbox import Inbox
-from equipoise.mixing import mix
+from equipoise._utils.validation import check_choice, check_inputs, check_probability, describe
+from equipoise.messages import Inbox
+from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import as_batch, as_tolerated, check_out, needed
-from equipoise.rules.guarantees import check_guarantee, check_tolerance
+from equipoise.rules.mixing import mix
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.types import Aggregated, RoundInputs
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.inbox import Inbox
+from equipoise.messages import Inbox
 from equipoise.rules.base import Rule
 from equipoise.types import Aggregated
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import chunks
-from equipoise.randomness import device_of
+from equipoise._utils.rng import device_of
+from equipoise.kernels import chunks
+from equipoise.messages import Inbox
+from equipoise.rules._guarantees import serving
 from equipoise.rules.base import Rule, as_diagnostic
-from equipoise.rules.guarantees import serving
 from equipoise.types import Aggregated, Aggregator
 
 BUDGET = 1 << 24  # elements of own models that are copied at a time

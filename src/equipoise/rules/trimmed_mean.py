@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.inbox import Inbox
+from equipoise.messages import Inbox
+from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import Rule, as_tolerated
-from equipoise.rules.guarantees import check_guarantee, check_tolerance
 from equipoise.types import Aggregated
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.arguments import check_choice, describe
-from equipoise.inbox import Inbox
-from equipoise.kernels.blocks import column_blocks
+from equipoise._utils.validation import check_choice, describe
+from equipoise.kernels import column_blocks
+from equipoise.messages import Inbox
+from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated, needed, uniform
-from equipoise.rules.guarantees import check_guarantee, check_tolerance
 
 BUDGET = 1 << 21  # elements of candidate models that are copied at a time
 FEW = 32  # if no more models fit, one is shown to all who received it instead of being copied for each

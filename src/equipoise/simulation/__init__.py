@@ -1,1 +1,8 @@
-"""What a simulated round stands on: the messages of a round, what is measured after it, and what it is checked for."""
+"""Decentralized training of n clients on one machine."""
+
+from equipoise.simulation.history import History
+from equipoise.simulation.record import Round
+from equipoise.simulation.schedule import EachRound
+from equipoise.simulation.simulator import Rule, Simulator
+
+__all__ = ["EachRound", "History", "Round", "Rule", "Simulator"]

@@ -12,8 +12,8 @@
         testing.check_rule(MyRule(), laws=[law])
 
 Hypothesis looks for a round in which a law is broken, and shows the smallest one that it finds. Laws are also functions
-for rounds of your own: `equipoise.testing.laws` for any rule, `equipoise.testing.some_rules` for some of them, and
-`equipoise.testing.attack_laws`. ``import equipoise`` leaves this package out; it needs
+for rounds of your own: `equipoise.testing._laws` for any rule, `equipoise.testing._rule_cases` for some of them, and
+`equipoise.testing._attack_laws`. ``import equipoise`` leaves this package out; it needs
 ``pip install "equipoise[testing]"``.
 """
 
@@ -22,10 +22,10 @@ try:
 except ImportError as error:
     raise ImportError('equipoise.testing needs hypothesis: pip install "equipoise[testing]"') from error
 
-from equipoise.testing.attack_rounds import attacked_rounds
-from equipoise.testing.attacks import DATA_LAWS, MESSAGE_LAWS, check_attack
-from equipoise.testing.rounds import Round, rounds
-from equipoise.testing.rules import LAWS, MULTI_EXCHANGE_LAWS, check_rule
+from equipoise.testing._attacked_rounds import attacked_rounds
+from equipoise.testing._check_attack import DATA_LAWS, MESSAGE_LAWS, check_attack
+from equipoise.testing._check_rule import LAWS, MULTI_EXCHANGE_LAWS, check_rule
+from equipoise.testing._rounds import Round, rounds
 
 __all__ = [
     "DATA_LAWS",

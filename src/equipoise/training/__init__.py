@@ -1,1 +1,17 @@
-"""What local training and measuring of many clients stand on: stacked models, concatenated examples, poisoned data."""
+"""Local training of many clients, and running many models at once."""
+
+from equipoise.training._ensemble._probe import outputs_of, watched_generators
+from equipoise.training._ensemble._stacked import Stacked, channels_last
+from equipoise.training._ensemble._threads import run_each
+from equipoise.training._fused._layers import FusedSequential
+from equipoise.training.local_sgd import LocalSGD
+
+__all__ = [
+    "FusedSequential",
+    "LocalSGD",
+    "Stacked",
+    "channels_last",
+    "outputs_of",
+    "run_each",
+    "watched_generators",
+]

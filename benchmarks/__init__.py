@@ -1,0 +1,1 @@
+"""Measurements of speed and memory, and the reproduction of the BALANCE paper."""

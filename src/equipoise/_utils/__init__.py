@@ -1,0 +1,1 @@
+"""Argument validation, formatting, random streams, atomic files, progress."""

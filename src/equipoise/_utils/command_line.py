@@ -1,0 +1,43 @@
+"""Types of command line options, for argparse."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def integer_from(minimum: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = minimum - 1
+        if number < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer >= {minimum}, found {text}")
+        return number
+
+    return integer
+
+
+def positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0, found {text}")
+    return number
+
+
+def folder(text: str) -> Path:
+    """A folder that can be written to; it is made if there is none."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"must be a folder, found {text}: {error.strerror}") from error
+    if not os.access(text, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"must be a folder that can be written to, found {text}")
+    return Path(text)

@@ -1,0 +1,155 @@
+"""Weighted sums of messages along the edges of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from equipoise.kernels import native
+from equipoise.kernels._blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
+from equipoise.kernels._norms import are_finite
+from equipoise.kernels._weighted_sums_native import Edges, combine_natively
+
+if TYPE_CHECKING:
+    from equipoise.messages import Inbox
+
+WIDTH = 8192
+TINY = 1e-25
+BANK = 1 << 20  # elements of the bank that are read again and again while they are in cache
+DENSE = 8  # a matrix product does this many products in the time of one weighted addition
+
+
+def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
+
+    Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
+    A sum of finite terms that is too large for the dtype becomes its largest finite number.
+    """
+    result, finite = _combine(own, own_weights, inbox, weights, out)
+    if finite is None or result.dtype != compute_dtype(result):  # float32 sums may not fit a half
+        finite = bool(result.sum(dtype=compute_dtype(result)).isfinite())
+    if not finite:
+        _mend_overflows(result, own, own_weights, inbox, weights)
+    return result
+
+
+def combine_if_finite(
+    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None
+) -> Tensor | None:
+    """The same, or None if any of it is not finite."""
+    result, finite = _combine(own, own_weights, inbox, weights, out)
+    finite = bool(are_finite(result).all()) if finite is None else finite
+    return result if finite else None
+
+
+def _combine(
+    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, out: Tensor | None
+) -> tuple[Tensor, bool | None]:
+    """The combination, and whether it is finite, if that is known."""
+    chosen = weights != 0
+    receivers, columns = inbox.sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
+    result = new_output(own, *own.shape) if out is None else out
+    # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
+    edges, others = (receivers, rows, weight), (receivers[:0], rows[:0], weight[:0])
+    if inbox.keep_nonfinite or not _are_plain(weight):
+        plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
+        edges, others = _some(edges, plain), _some(edges, ~plain)
+    mine = own_weights.nonzero().flatten()
+    if native.serves(own, inbox.bank, result) and _are_plain(own_weights[mine]):
+        finite = combine_natively(own, own_weights, inbox.bank, edges, result)
+        _add_rows(result, others[0], inbox.bank, *others[1:])
+        return result, None if len(others[0]) else finite
+    _sum_of_rows(inbox.bank, *edges, result)
+    _add_rows(result, others[0], inbox.bank, *others[1:])
+    if len(mine) == len(own) and own.dtype == compute_dtype(own):
+        return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
+    _add_rows(result, mine, own, mine, own_weights[mine])
+    return result, None
+
+
+def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> None:
+    """Sum the coordinates again that are not finite, and saturate those whose terms are.
+
+    Rounding alone can push the mean of the largest finite numbers beyond them. A quarter of each
+    term leaves room for that, also in float64, and scaling by it is exact.
+    """
+    limit = torch.finfo(result.dtype).max / 4
+    lost = ~result.sum(1, dtype=compute_dtype(result)).isfinite()
+    for receiver in lost.nonzero().flatten().tolist():
+        chosen = weights[receiver].nonzero().flatten()
+        rows = inbox.slots[receiver, chosen]
+        weight = weights[receiver, chosen, None]
+        own_weight = own_weights[receiver]
+        for columns in chunks(result.shape[1], len(rows) + 1, TILE // 2):
+            total = (inbox.bank[rows, columns].double() / 4 * weight).sum(0)
+            if own_weight != 0:
+                total += own[receiver, columns].double() / 4 * own_weight
+            # A term that is not finite makes the total infinite or NaN, and it stays so.
+            total = total.clamp(-limit, limit).where(total.isfinite(), total) * 4
+            found = result[receiver, columns]
+            result[receiver, columns] = found.where(found.isfinite(), total.to(result.dtype))
+
+
+def _some(edges: Edges, which: Tensor) -> Edges:
+    receivers, rows, weight = edges
+    return receivers[which], rows[which], weight[which]
+
+
+def _are_plain(weight: Tensor) -> bool:
+    """Whether all of them are, in fewer steps than it takes to find out which."""
+    if not len(weight):
+        return True
+    low, high = weight.abs().aminmax()
+    return float(low) > TINY and float(high) < 1 / TINY
+
+
+def _is_plain(weight: Tensor) -> Tensor:
+    return (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
+
+
+def _sum_of_rows(bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor) -> None:
+    """``result`` (n, d): sums of weighted rows of the bank, one per edge (receiver, row), sorted by receiver."""
+    n = len(result)
+    sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
+    least = 2048 if _is_dense(n, len(bank), len(rows)) else 256
+    for columns in column_blocks(bank.shape[1], max(least, BANK // max(1, len(bank)))):
+        result[:, columns] = sums(block(bank, columns))
+
+
+def weighted_sums(
+    n: int, m: int, receivers: Tensor, rows: Tensor, weight: Tensor, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """The function from a block (m, width) to weighted sums of its rows (n, width), one term per edge.
+
+    Edges (receiver, row) are sorted by receiver. Rows that no edge names are never touched.
+    """
+    if _is_dense(n, m, len(rows)):
+        used, place = rows.unique(return_inverse=True)
+        matrix = torch.zeros(n, len(used), dtype=torch.float64, device=rows.device)
+        matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
+        everything = len(used) == m
+        return lambda part: matrix @ (part if everything else part[used])
+    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=rows.device)), weight.to(dtype)
+    return lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight)
+
+
+def _is_dense(n: int, m: int, edges: int) -> bool:
+    return n * m <= DENSE * edges
+
+
+def _add_rows(result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor) -> None:
+    """``result[receivers] += weight * source[rows]`` in float64; a receiver may occur several times."""
+    if not len(receivers):
+        return
+    width = min(WIDTH, max(result.shape[1], 1))
+    for part in chunks(len(receivers), width, TILE // 2):
+        targets, place = receivers[part].unique(return_inverse=True)
+        for columns in column_blocks(result.shape[1], width):
+            terms = source[rows[part], columns].double() * weight[part, None]
+            sums = result[targets, columns].double().index_add_(0, place, terms)
+            result[targets, columns] = sums.to(result.dtype)

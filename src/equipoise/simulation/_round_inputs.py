@@ -1,0 +1,38 @@
+"""What rules are told in a simulation, beyond messages."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.rules import PerClient
+from equipoise.types import Aggregator, MultiExchange
+
+
+def expected(rule: Aggregator | MultiExchange, true: Tensor) -> int | Tensor:
+    """What the rule was made with, one number per client for a `PerClient`; where that is nothing, the true number.
+
+    >>> from equipoise.simulation._round_inputs import expected
+    >>> expected(eq.Krum(tolerated=2), true=torch.tensor([4, 5]))
+    2
+    >>> expected(eq.PerClient([eq.Krum(tolerated=2), eq.Krum()]), true=torch.tensor([4, 5]))
+    tensor([2, 5])
+    """
+    if not isinstance(rule, PerClient) or len(rule.rules) != len(true):
+        said: int | None = getattr(rule, "tolerated", None)
+        return true if said is None else said
+    known = [getattr(one, "tolerated", None) for one in rule.rules]
+    given = torch.tensor([said is not None for said in known], device=true.device)
+    return torch.tensor([said or 0 for said in known], device=true.device).where(given, true)
+
+
+def wants_update(rule: Aggregator | MultiExchange) -> bool:
+    """Whether it may look at what training changed, which takes memory; rules of this library that talk once do not.
+
+    >>> from equipoise.simulation._round_inputs import wants_update
+    >>> wants_update(eq.LEARN()), wants_update(eq.Median()), wants_update(lambda own, received, **inputs: own)
+    (True, False, True)
+    """
+    rules = rule.rules if isinstance(rule, PerClient) else (rule,)
+    ours = "equipoise.rules."
+    return bool([one for one in rules if isinstance(one, MultiExchange) or not type(one).__module__.startswith(ours)])

@@ -1,0 +1,37 @@
+"""Settings that change from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from equipoise._utils.formatting import as_call
+from equipoise._utils.rng import stream
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class EachRound(Generic[ValueT]):
+    """A setting that is drawn anew in every round: ``draw(t, generator)`` returns it.
+
+    The generator depends on the simulator's seed, on the round and on the setting's name: ``topology``, ``rule`` or
+    ``alpha``. In the BALANCE paper, clients that disconnect
+    are ``EachRound(lambda t, generator: graph.drop(0.2, generator))``, Case II is ``EachRound(lambda t, generator:
+    torch.rand(n, generator=generator))`` for alpha, and Case IV draws a `PerClient` rule.
+
+    >>> alpha = eq.EachRound(lambda t, generator: torch.rand(3, generator=generator))
+    >>> alpha.at(0, seed=1, name="alpha").shape
+    torch.Size([3])
+    """
+
+    draw: Callable[[int, torch.Generator], ValueT]
+
+    __repr__ = as_call
+
+    def at(self, t: int, *, seed: int, name: str) -> ValueT:
+        """The setting of that name in round t."""
+        return self.draw(t, stream(seed, name, t))

@@ -1,0 +1,93 @@
+"""The edges of a graph in all their forms: pairs of clients, a matrix, a networkx graph, senders by receiver."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise._utils.validation import as_tensor, describe
+
+
+def from_pairs(edges: Tensor | Iterable[tuple[int, int]], n: int) -> Tensor:
+    """(e, 2) int64 from pairs of n clients."""
+    pairs = as_tensor(edges, "edges must be pairs of clients")
+    if pairs.shape in ((0,), (0, 2)):
+        return torch.zeros(0, 2, dtype=torch.int64, device=pairs.device)
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point() or pairs.dtype == torch.bool:
+        raise ValueError(f"edges must be integers of shape (e, 2), found {describe(pairs)}")
+    pairs = pairs.long()
+    if pairs.numel() and (pairs.min() < 0 or pairs.max() >= n):
+        raise ValueError(f"edges must join clients 0 to {n - 1}, found {pairs.min()} to {pairs.max()}")
+    return pairs
+
+
+def from_matrix(matrix: Any) -> tuple[int, Tensor]:
+    """n, and (e, 2) the edges of an (n, n) matrix of 0 and 1."""
+    table = as_tensor(matrix, "matrix must be of shape (n, n)")
+    if table.dim() != 2 or table.shape[0] != table.shape[1]:
+        raise ValueError(f"matrix must be of shape (n, n), found {describe(table)}")
+    other = table[(table != 0) & (table != 1)]
+    if other.numel():
+        raise ValueError(f"matrix must hold nothing but 0 and 1, found {other[0]}")
+    return len(table), table.nonzero()
+
+
+def from_networkx(graph: Any, nodes: Iterable[Any] | None = None) -> tuple[int, list[tuple[int, int]]]:
+    """n, and the edges of a graph whose nodes are numbered as in ``nodes``, or in sorted order."""
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph) or graph.is_multigraph():
+        raise ValueError(f"graph must be a Graph or a DiGraph, found {type(graph).__name__}")
+    clients = {node: client for client, node in enumerate(_in_order(graph, nodes))}
+    return len(clients), [(clients[u], clients[v]) for u, v in graph.edges()]
+
+
+def _in_order(graph: Any, nodes: Iterable[Any] | None) -> list[Any]:
+    """All nodes of a graph, each once."""
+    if nodes is None:
+        try:
+            return sorted(graph)
+        except TypeError as error:
+            raise ValueError(f"graph must have nodes that can be sorted, found {list(graph)[:5]}") from error
+    expected = "nodes must hold every node of the graph once"
+    if not isinstance(nodes, Iterable):
+        raise ValueError(f"{expected}, found {describe(nodes)}")
+    given = list(nodes)
+    if foreign := [node for node in given if node not in graph]:
+        raise ValueError(f"{expected}, found {foreign[0]!r} that is not in it")
+    counts = Counter(given)
+    if wrong := [node for node in graph if counts[node] != 1]:
+        raise ValueError(f"{expected}, found {wrong[0]!r} {counts[wrong[0]]} times")
+    return given
+
+
+def by_receiver(n: int, keys: Tensor) -> Tensor:
+    """(n, k) senders of every receiver from ascending keys ``receiver * n + sender``, one for every edge."""
+    receivers, senders = keys // n, keys % n
+    degrees = torch.bincount(receivers, minlength=n)
+    columns = torch.arange(len(keys), device=keys.device) - (degrees.cumsum(0) - degrees)[receivers]
+    table = torch.full((n, int(degrees.max())), -1, device=keys.device)
+    table[receivers, columns] = senders
+    return table
+
+
+def check_senders(senders: object) -> None:
+    """Raise unless these are senders by receiver: ascending clients, then -1."""
+    if not isinstance(senders, Tensor) or senders.dim() != 2 or senders.dtype != torch.int64 or not len(senders):
+        raise ValueError(
+            f"senders must be an int64 tensor of shape (n, k), n > 0, found {describe(senders)}; "
+            "Topology.from_edges and Topology.from_adjacency take other forms"
+        )
+    n = len(senders)
+    if senders.numel() and (senders.min() < -1 or senders.max() >= n):
+        found = f"{senders.min()} to {senders.max()}"
+        raise ValueError(f"senders must be clients from 0 to {n - 1}, or -1 for none, found {found}")
+    left, right = senders[:, :-1], senders[:, 1:]
+    unsorted = ((right >= 0) & ((left < 0) | (left >= right))).any(1).nonzero()
+    if len(unsorted):
+        row = senders[unsorted[0, 0]].tolist()
+        raise ValueError(f"senders must ascend for every receiver, then be -1, found {row}")

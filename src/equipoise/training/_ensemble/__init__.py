@@ -1,0 +1,1 @@
+"""Evaluation and training of many models of one architecture at once."""

@@ -1,0 +1,56 @@
+"""A loss of every client's outputs, for many clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+
+from equipoise._utils.formatting import as_call
+
+Reduction = Literal["mean", "sum"]
+
+IGNORED = -100  # the class that cross_entropy takes for "no label"
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """A loss function and how it sums up a batch.
+
+    ``function(outputs, targets, reduction=reduction)`` returns one number, or, if ``reduction`` is None,
+    ``function(outputs, targets)`` does.
+
+    >>> from equipoise.training._ensemble._losses import BatchLoss
+    >>> loss = BatchLoss(torch.nn.functional.mse_loss, "sum")
+    >>> loss(torch.tensor([1.0, 2.0]), torch.zeros(2))
+    tensor(5.)
+    >>> loss.of_each(torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.zeros(2, 2))
+    tensor([5., 9.])
+    """
+
+    function: Callable[..., Tensor]
+    reduction: Reduction | None
+
+    __repr__ = as_call
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one batch."""
+        if self.reduction is None:
+            return self.function(outputs, targets)
+        return self.function(outputs, targets, reduction=self.reduction)
+
+    def of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(c,) the losses of c batches, outputs ``(c, b, ...)`` and targets ``(c, b, ...)``."""
+        if self.function is cross_entropy and self.reduction and outputs.dim() == 3 and targets.dim() == 2:
+            return _cross_entropies(outputs, targets, self.reduction)
+        return vmap(self)(outputs, targets)
+
+
+def _cross_entropies(outputs: Tensor, classes: Tensor, reduction: Reduction) -> Tensor:
+    """What vmap returns, in less than half the time: linear layers leave the classes where they are needed."""
+    totals = cross_entropy(outputs.mT, classes, reduction="none").sum(1)
+    return totals if reduction == "sum" else totals / (classes != IGNORED).sum(1)

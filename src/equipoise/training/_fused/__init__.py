@@ -1,0 +1,1 @@
+"""A fused convolution, pooling and ReLU for the networks of `equipoise.models`."""
