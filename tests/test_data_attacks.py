@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import Topology
+from equipoise.attacks import DataAttack, MessageAttack
 from equipoise.attacks.backdoor import Backdoor
 from equipoise.attacks.feature_noise import FeatureNoise
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.label_flip import LabelFlip
 from equipoise.attacks.triggers import ONE_PIXEL, EveryNth, PixelPattern, Trigger
 from equipoise.testing import DATA_LAWS, check_attack
-from equipoise.types import DataAttack, MessageAttack
 
 ATTACKS: dict[str, Any] = {
     "flip": LabelFlip({3: 5, 5: 0}),

@@ -542,7 +542,7 @@ def test_after_ctrl_c_a_table_goes_on_where_it_was(tmp_path: Path) -> None:
     command += ["--rounds", "100000", "--processes", "1", "--results", str(tmp_path)]
     pipe = subprocess.PIPE
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were told
-    process = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, cwd=tmp_path, preexec_fn=heeds)
+    process = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, cwd=ROOT, preexec_fn=heeds)
     checkpoint = Store(tmp_path).checkpoint(SHORT.changed(rounds=100000), 0)
     deadline = time.monotonic() + 120
     try:

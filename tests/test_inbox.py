@@ -33,7 +33,7 @@ def test_nonfinite_messages_are_kept_only_on_request() -> None:
 
 def test_groups_hold_every_receiver_with_messages_once() -> None:
     inbox = Inbox(BANK, SLOTS, MASK)
-    groups = list(inbox.groups())
+    groups = list(inbox._arrived.groups)
     assert [g.receivers.tolist() for g in groups] == [[0], [1]]
     assert [g.columns.tolist() for g in groups] == [[[0]], [[1, 2]]]
     assert [g.rows.tolist() for g in groups] == [[[0]], [[1, 0]]]
@@ -177,4 +177,4 @@ def test_a_graph_remembers_its_edges_but_never_its_messages(rule: Aggregator) ->
         fresh = rule(models, Topology(graph.senders).deliver(models)).model
         assert torch.equal(found.nan_to_num(), fresh.nan_to_num())
         models.nan_to_num_()
-    assert graph.deliver(models).sent is graph.deliver(models).sent
+    assert graph.deliver(models)._sent is graph.deliver(models)._sent

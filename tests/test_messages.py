@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
 from benchmarks.paper import theorem_1 as theory
-from benchmarks.paper.cli import main
 from benchmarks.paper.results import Store
+from equipoise.__main__ import main
 from equipoise.data import _download as files
 
 OWN, RECEIVED, MODELS = torch.ones(3), torch.ones(2, 3), torch.ones(4, 3)

@@ -318,5 +318,5 @@ def test_what_the_library_serves() -> None:
 
 
 def test_the_networks_in_c_are_those_in_python() -> None:
-    header = Path(networks.__file__).parents[1] / "native" / "networks.h"
+    header = Path(networks.__file__).parent / "native/csrc/networks.h"
     assert header.read_text() == networks.c_header()

@@ -462,7 +462,7 @@ def test_one_client_is_trained_and_judged_by_one_thread():
 def test_many_clients_in_several_blocks_and_threads(monkeypatch: pytest.MonkeyPatch):
     trainer, models = logistic(n=50)
     whole = trainer(models, 0)
-    monkeypatch.setattr("equipoise.training.blocks.AT_ONCE", 200)
+    monkeypatch.setattr("equipoise.training._batching.AT_ONCE", 200)
     torch.testing.assert_close(trainer(models, 0), whole)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from benchmarks.paper.tasks import Task
 from equipoise import attacks, rules
 from equipoise._utils.rng import stream
+from equipoise.attacks import Attack
 from equipoise.simulation import EachRound, Rule
 from equipoise.topology import Topology
-from equipoise.types import Attack
 
 # Rules: sections 6.1.2 and 7
 

@@ -23,11 +23,11 @@ from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
 from equipoise import attacks, data, metrics, models
 from equipoise._utils.rng import draw_malicious
-from equipoise.rules import Balance, BalanceMedian, without_warnings
+from equipoise.attacks import Attack
+from equipoise.rules import Aggregator, Balance, BalanceMedian, without_warnings
 from equipoise.simulation import EachRound, History, Simulator
 from equipoise.topology import Topology
 from equipoise.training import LocalSGD
-from equipoise.types import Aggregator, Attack
 
 TAIL = 5  # evaluations in the last 5 % of rounds, of which the last is after the last round
 SAVED = 200  # rounds between two checkpoints

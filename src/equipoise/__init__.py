@@ -30,12 +30,14 @@ from types import ModuleType
 
 from equipoise import attacks, data, metrics, models, plots
 from equipoise._utils.rng import draw_malicious
+from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies
 from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
 from equipoise.rules import (
     LEARN,
     UBAR,
+    Aggregator,
     Balance,
     BalanceMedian,
     FedAvg,
@@ -43,6 +45,7 @@ from equipoise.rules import (
     GuaranteeWarning,
     Krum,
     Median,
+    MultiExchange,
     PerClient,
     SCClip,
     TrimmedMean,
@@ -52,8 +55,8 @@ from equipoise.rules import (
 )
 from equipoise.simulation import EachRound, History, Round, Simulator
 from equipoise.topology import Topology
-from equipoise.training import LocalSGD
-from equipoise.types import Aggregated, Aggregator, Attack, MultiExchange, RoundInputs, Trainer
+from equipoise.training import LocalSGD, Trainer
+from equipoise.types import Aggregated, RoundInputs
 
 __version__ = "0.1.0"
 

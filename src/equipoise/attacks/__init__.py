@@ -5,6 +5,7 @@ A data attack has ``poison(x, y) -> (x, y)``; a message attack has ``forge(known
 """
 
 from equipoise.attacks.adaptive import Adaptive
+from equipoise.attacks.attack import Attack, DataAttack, MessageAttack
 from equipoise.attacks.backdoor import Backdoor
 from equipoise.attacks.combinations import Only, OnModels, Together, Window, poisoners
 from equipoise.attacks.constant import Mimic, NonFinite, Zero
@@ -26,8 +27,10 @@ __all__ = [
     "LIE",
     "ONE_PIXEL",
     "Adaptive",
+    "Attack",
     "Backdoor",
     "Chain",
+    "DataAttack",
     "Dissensus",
     "EveryNth",
     "FeatureNoise",
@@ -36,6 +39,7 @@ __all__ = [
     "Knowledge",
     "KrumAttack",
     "LabelFlip",
+    "MessageAttack",
     "Mimic",
     "MinMax",
     "MinSum",

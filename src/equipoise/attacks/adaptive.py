@@ -15,8 +15,8 @@ from equipoise.attacks._statistics import Crowd, Perturbation, perturbation
 from equipoise.attacks._subspace import turned
 from equipoise.attacks.knowledge import Knowledge, Scope
 from equipoise.messages import Lies
-from equipoise.rules import without_warnings
-from equipoise.types import Aggregated, Aggregator
+from equipoise.rules import Aggregator, without_warnings
+from equipoise.types import Aggregated
 
 BISECTIONS = 30
 PRECISION = 1e-4

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import Clients, as_mask, as_tensor, check_count, check_range, describe
+from equipoise.attacks.attack import Attack, DataAttack, MessageAttack
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.messages import Lies
-from equipoise.types import Attack, DataAttack, MessageAttack
 
 
 @dataclass(frozen=True)

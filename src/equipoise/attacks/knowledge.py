@@ -16,8 +16,9 @@ from equipoise._utils.rng import device_of, uniform
 from equipoise._utils.validation import Clients, as_mask, describe, is_floating
 from equipoise.attacks._neighborhoods import Roster
 from equipoise.kernels import block, central_rows, compute_dtype
+from equipoise.rules import Aggregator, MultiExchange
 from equipoise.topology import Topology
-from equipoise.types import Aggregator, MultiExchange, RoundInputs
+from equipoise.types import RoundInputs
 
 Space = Literal["model", "update"]
 Scope = Literal["receiver", "global"]

@@ -26,15 +26,18 @@ from equipoise.kernels._distances import (
     within,
 )
 from equipoise.kernels._distances_dense import central_rows
-from equipoise.kernels._distances_native import unordered
 from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._norms import are_finite, norms
 from equipoise.kernels._order_statistics import trimmed_mean
+from equipoise.kernels._received import Received
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
+from equipoise.kernels._wiring import Group
 
 __all__ = [
     "TILE",
     "TINY",
+    "Group",
+    "Received",
     "are_finite",
     "ascending",
     "block",
@@ -57,7 +60,6 @@ __all__ = [
     "power_of_two",
     "sharpened",
     "trimmed_mean",
-    "unordered",
     "weighted_sums",
     "within",
 ]

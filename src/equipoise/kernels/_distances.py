@@ -7,7 +7,6 @@ the fast way cannot answer for is computed again in float64: a malicious client 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import chunks, same_rows
 from equipoise.kernels._distances_dense import products, squared_distances, squared_distances_of_each
-from equipoise.kernels._distances_native import along_edges, between_rows, unordered, unordered_within
+from equipoise.kernels._distances_native import along_edges, between_rows
 from equipoise.kernels._distances_sparse import SHORT, edge_distances, edge_products, pair_distances
 from equipoise.kernels._exact import (
     careful_cosines,
@@ -25,9 +24,9 @@ from equipoise.kernels._exact import (
     largest_differences,
 )
 from equipoise.kernels._norms import is_tame, norms
-
-if TYPE_CHECKING:
-    from equipoise.messages import Group, Inbox
+from equipoise.kernels._pairs import unordered, unordered_within
+from equipoise.kernels._received import Received
+from equipoise.kernels._wiring import Group
 
 BUDGET = 1 << 19  # elements of messages that are multiplied at once
 WHOLE = 8  # times as many elements of own models are copied whole, to be what messages are centred on
@@ -38,10 +37,10 @@ REMEMBERED = 1 << 21  # exact distances that are kept for other receivers, in 48
 TINY = 1e-280  # squares of float64 below this have lost digits, or vanished
 
 
-def distances(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
+def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
     """(n, k) ``||own_i - message||`` in float64, infinity where no message is present; and norms of own (n,)."""
     squares, sizes = _measured(own, inbox, differ=True)
-    receivers, columns, rows = inbox.arrived.edges
+    receivers, columns, rows = inbox._arrived.edges
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
@@ -64,14 +63,14 @@ def distances(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
     return apart, sizes
 
 
-def _measured(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor | None, Tensor]:
+def _measured(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor | None, Tensor]:
     """(n, k) squared distances or scalar products where the native kernels measure them, and norms of own (n,)."""
     if inbox.mask.sum() * own.shape[1] > SMALL and native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
     return None, norms_of(own, inbox)
 
 
-def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around: Tensor, least: int = 2) -> Tensor:
+def sharpened(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, around: Tensor, least: int = 2) -> Tensor:
     """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there.
 
     Where ``around`` is one of the distances itself, nothing hangs on it unless ``least`` two are close.
@@ -84,7 +83,7 @@ def sharpened(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, around
     return measured.index_put((receivers, columns), exact)
 
 
-def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
+def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
     """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
     limits = factor * sizes
     close = _is_close(measured, limits)
@@ -103,10 +102,10 @@ def within(own: Tensor, inbox: Inbox, sizes: Tensor, measured: Tensor, factor: f
     return accepted
 
 
-def cosines(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
+def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
     """(n, k) cosine between own and message, 0 where none is present or one of them is zero; and norms of own (n,)."""
     measured, sizes = _measured(own, inbox, differ=False)
-    receivers, columns, rows = inbox.arrived.edges
+    receivers, columns, rows = inbox._arrived.edges
     left, right = sizes[receivers], inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
@@ -123,7 +122,7 @@ def cosines(own: Tensor, inbox: Inbox) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(inbox.slots, dtype=torch.float64).index_put_((receivers, columns), fast), sizes
 
 
-def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
+def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Tensor]]:
     """Squared distances between the messages of each receiver: groups of receivers, and their (r, c, c) float64."""
     sent, m = inbox.mask.sum(1), len(inbox.bank)  # whether it is finite is not known yet, nor needed
     work = int((sent * (sent + DENSE)).sum())
@@ -133,7 +132,7 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
         yield from _native_distances(inbox)
         return
     centred = is_tame(norms_of(own, inbox), own)
-    for group in inbox.groups():
+    for group in inbox._arrived.groups:
         count = group.rows.shape[1]
         cost = max(count * min(4096, inbox.d), inbox.d // WHOLE) if shared is None else count * count
         for part in chunks(len(group.receivers), cost, BUDGET):
@@ -146,10 +145,10 @@ def message_distances(own: Tensor, inbox: Inbox) -> Iterator[tuple[Group, Tensor
                 yield piece, _mended(squares, doubts | small, inbox, piece.rows)
 
 
-def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
+def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
     """The same along the edges between messages that some receiver has to compare."""
-    sent = inbox if inbox.is_examined else inbox.trusted()
-    for group in sent.groups():
+    sent = inbox if inbox._is_examined else inbox._trusted()
+    for group in sent._arrived.groups:
         count = group.rows.shape[1]
         left, right = torch.triu_indices(count, count, offset=1, device="cpu")
         for part in chunks(len(group.receivers), count * count, BUDGET):
@@ -166,14 +165,14 @@ def _native_distances(inbox: Inbox) -> Iterator[tuple[Group, Tensor]]:
             yield piece, _mended(squares, doubtful, inbox, piece.rows)
 
 
-def _native_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _native_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squared distances between rows of the bank, and which of them are doubtful."""
     squares = between_rows(inbox, left, right)
     tame = is_tame(inbox.bank_norms, inbox.bank)
     return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
 
-def _all_squares(inbox: Inbox) -> tuple[Tensor, Tensor]:
+def _all_squares(inbox: Received) -> tuple[Tensor, Tensor]:
     """(m, m) squared distances between the rows of the bank, and which of them are doubtful."""
     if not native.serves(inbox.bank):
         return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
@@ -185,7 +184,7 @@ def _all_squares(inbox: Inbox) -> tuple[Tensor, Tensor]:
     return squares + squares.T, doubtful | doubtful.T
 
 
-def _shared_distances(inbox: Inbox) -> Tensor:
+def _shared_distances(inbox: Received) -> Tensor:
     """(m, m) squared distances between all rows of the bank that somebody received."""
     squares, doubts = _all_squares(inbox)
     used = torch.zeros_like(doubts[0])
@@ -195,7 +194,7 @@ def _shared_distances(inbox: Inbox) -> Tensor:
     )[0]
 
 
-def norms_of(own: Tensor, inbox: Inbox) -> Tensor:
+def norms_of(own: Tensor, inbox: Received) -> Tensor:
     """(n,) norms of own models; taken from the inbox where own is its bank."""
     messages = inbox.bank_norms  # asked for first, so that nobody looks for NaN in another pass over the bank
     return messages if same_rows(own, inbox.bank) else norms(own)
@@ -205,12 +204,12 @@ def _is_close(measured: Tensor, around: Tensor) -> Tensor:
     return (measured - around[:, None]).abs() <= DOUBT * around[:, None]
 
 
-def _careful(own: Tensor, sizes: Tensor, inbox: Inbox, receivers: Tensor, rows: Tensor) -> Tensor:
+def _careful(own: Tensor, sizes: Tensor, inbox: Received, receivers: Tensor, rows: Tensor) -> Tensor:
     larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
     return careful_distances(own, receivers, inbox.bank, rows, larger)
 
 
-def exact_message_distances(inbox: Inbox) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def exact_message_distances(inbox: Received) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """What tells squared distances between rows of the bank as exact as float64 has them, computing each only once.
 
     It returns squares, and scales to be squared too. These are powers of two, so that squares which are small
@@ -222,7 +221,7 @@ def exact_message_distances(inbox: Inbox) -> Callable[[Tensor, Tensor], tuple[Te
 class _ExactDistances:
     """Remembers what it has told, by pair, so that one near tie costs a graph no more than it costs one receiver."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Received) -> None:
         self.inbox = inbox
         self._forget()
 
@@ -248,7 +247,7 @@ class _ExactDistances:
         self.scales = torch.cat([self.scales, scales])[order]
 
 
-def _exact_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squares and scales; a second look at models that agree in all that is not tiny, as only float64 can."""
     bank, larger = inbox.bank, torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
     squares, scales = careful_squares(bank, left, bank, right, larger)
@@ -260,7 +259,7 @@ def _exact_squares(inbox: Inbox, left: Tensor, right: Tensor) -> tuple[Tensor, T
     return squares, scales
 
 
-def _mended(squares: Tensor, doubtful: Tensor, inbox: Inbox, rows: Tensor) -> Tensor:
+def _mended(squares: Tensor, doubtful: Tensor, inbox: Received, rows: Tensor) -> Tensor:
     """Squared distances (r, c, c) with those in doubt computed again, and exact zeros on the diagonal."""
     squares.diagonal(dim1=1, dim2=2).zero_()
     if not doubtful.any():

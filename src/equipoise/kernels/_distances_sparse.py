@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.kernels._blocks import SUM, block, chunks, column_blocks, gather, in_sums
-
-if TYPE_CHECKING:
-    from equipoise.messages import Inbox
+from equipoise.kernels._received import Received
 
 WIDTH = 65536  # elements of one call: long enough to hide its cost, short enough for the cache
 SHORT = 8192  # models up to this length are served several at a time
 
 
-def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
+def edge_distances(own: Tensor, inbox: Received) -> Tensor:
     """(n, k) ``||own_i - message||`` in float64 from differences; 0 where no message is present."""
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, DISTANCES).sqrt_()
@@ -28,7 +26,7 @@ def edge_distances(own: Tensor, inbox: Inbox) -> Tensor:
     return squares.sqrt_()
 
 
-def edge_products(own: Tensor, inbox: Inbox) -> Tensor:
+def edge_products(own: Tensor, inbox: Received) -> Tensor:
     """(n, k) scalar product of own and message in float64; 0 where no message is present."""
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, PRODUCTS)
@@ -38,9 +36,9 @@ def edge_products(own: Tensor, inbox: Inbox) -> Tensor:
     return result
 
 
-def _short_models(own: Tensor, inbox: Inbox) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _short_models(own: Tensor, inbox: Received) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Receivers (r, 1) and columns (r, c) with own models (r, 1, d) and messages (r, c, d), several at a time."""
-    for group in inbox.groups():
+    for group in inbox._arrived.groups:
         for some in chunks(len(group.receivers), group.rows.shape[1] * own.shape[1]):
             receivers, whole = group.receivers[some, None], slice(None)
             messages = gather(inbox.bank, group.rows[some], whole)
@@ -64,9 +62,9 @@ DISTANCES = Measure(torch.sub, torch.linalg.vector_norm, torch.square)
 PRODUCTS = Measure(torch.mul, torch.sum, torch.positive)
 
 
-def _long_models(own: Tensor, inbox: Inbox, measure: Measure) -> Tensor:
+def _long_models(own: Tensor, inbox: Received, measure: Measure) -> Tensor:
     """(n, k) a measure along every edge."""
-    receivers, columns, rows = inbox.arrived.edges
+    receivers, columns, rows = inbox._arrived.edges
     sums = _over_pairs(own, receivers, inbox.bank, rows, measure)
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     return result.index_put_((receivers, columns), sums)

@@ -7,17 +7,15 @@ heard the same clients, or all of them but one, as in a complete graph, share on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.kernels import native
 from equipoise.kernels._blocks import block, chunks, column_blocks, gather, new_output, same_rows
+from equipoise.kernels._received import Received
 from equipoise.kernels._selection_networks import Network, middle, sorting
-
-if TYPE_CHECKING:
-    from equipoise.messages import Inbox
 
 WIDTH = 24576  # elements of one compare-exchange: long enough to hide the cost of a call, short enough for the cache
 LARGEST = 512  # values; beyond, networks get too long and torch.sort takes over
@@ -32,7 +30,7 @@ class Heard(NamedTuple):
 
 
 def trimmed_mean(
-    own: Tensor, inbox: Inbox, trim: Tensor, *, include_own: bool = False, out: Tensor | None = None
+    own: Tensor, inbox: Received, trim: Tensor, *, include_own: bool = False, out: Tensor | None = None
 ) -> Tensor:
     """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
 
@@ -42,13 +40,13 @@ def trimmed_mean(
     """
     result = new_output(own, *own.shape) if out is None else out
     # The native kernels see on the way whether all is finite, which would take another pass to know beforehand.
-    trusting = not inbox.is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
-    if not trusting or not _write_means(result, own, inbox.trusted(), trim, include_own):
+    trusting = not inbox._is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
+    if not trusting or not _write_means(result, own, inbox._trusted(), trim, include_own):
         _write_means(result, own, inbox, trim, include_own)
     return result
 
 
-def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, include_own: bool) -> bool:
+def _write_means(result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool) -> bool:
     """Write the trimmed means; whether all messages are finite, as far as the native kernels have seen them."""
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
@@ -66,8 +64,8 @@ def _write_means(result: Tensor, own: Tensor, inbox: Inbox, trim: Tensor, includ
     return finite and all(rest)
 
 
-def _heard(inbox: Inbox, trim: Tensor, include_own: bool) -> Iterator[Heard]:
-    for group in inbox.groups():
+def _heard(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Heard]:
+    for group in inbox._arrived.groups:
         trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
         amounts = trims.unique().tolist()
         if len(amounts) == 1:
@@ -85,7 +83,7 @@ def _together(heard: list[Heard]) -> list[list[Heard]]:
     return [small, *large] if small else large
 
 
-def _shared_rows(own: Tensor, inbox: Inbox, heard: Heard, include_own: bool) -> Tensor | None:
+def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) -> Tensor | None:
     """The rows of each receiver, own among them if asked for, where all have the same but for one; otherwise None."""
     rows = heard.rows
     if include_own:

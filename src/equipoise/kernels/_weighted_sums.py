@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,10 +11,8 @@ from torch.nn.functional import embedding_bag
 from equipoise.kernels import native
 from equipoise.kernels._blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
 from equipoise.kernels._norms import are_finite
+from equipoise.kernels._received import Received
 from equipoise.kernels._weighted_sums_native import Edges, combine_natively
-
-if TYPE_CHECKING:
-    from equipoise.messages import Inbox
 
 WIDTH = 8192
 TINY = 1e-25
@@ -23,7 +20,7 @@ BANK = 1 << 20  # elements of the bank that are read again and again while they 
 DENSE = 8  # a matrix product does this many products in the time of one weighted addition
 
 
-def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
+def combine(own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
     """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
 
     Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
@@ -38,7 +35,7 @@ def combine(own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, 
 
 
 def combine_if_finite(
-    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, *, out: Tensor | None = None
+    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None
 ) -> Tensor | None:
     """The same, or None if any of it is not finite."""
     result, finite = _combine(own, own_weights, inbox, weights, out)
@@ -47,11 +44,11 @@ def combine_if_finite(
 
 
 def _combine(
-    own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor, out: Tensor | None
+    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite, if that is known."""
     chosen = weights != 0
-    receivers, columns = inbox.sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    receivers, columns = inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
     rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
     result = new_output(own, *own.shape) if out is None else out
     # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
@@ -72,7 +69,7 @@ def _combine(
     return result, None
 
 
-def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Inbox, weights: Tensor) -> None:
+def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor) -> None:
     """Sum the coordinates again that are not finite, and saturate those whose terms are.
 
     Rounding alone can push the mean of the largest finite numbers beyond them. A quarter of each

@@ -3,68 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise import kernels
 from equipoise._utils.formatting import as_call
 from equipoise._utils.memo import Memo
 from equipoise._utils.validation import check_range, describe, is_floating
-from equipoise.kernels import unordered
+from equipoise.kernels import Received
 from equipoise.messages._parsing import UNREADABLE, as_ids, as_list, is_copied, read
 
 
-class Group(NamedTuple):
-    """Receivers that have the same number ``c`` of present messages, and where these are."""
-
-    receivers: Tensor  # (r,)
-    columns: Tensor  # (r, c) slots of the receiver
-    rows: Tensor  # (r, c) rows of the bank
-
-
-class Wiring:
-    """What slots and mask alone say, found out once for all inboxes of a graph; a message counts wherever it is."""
-
-    def __init__(self, slots: Tensor, mask: Tensor) -> None:
-        self.slots, self.mask = slots, mask
-
-    @cached_property
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(e,) receiver, slot and row of every message, sorted by receiver."""
-        return edges_of(self.slots, self.mask)
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The different pairs of a receiver and a row, if rows are clients, and which of them each message is."""
-        receivers, _, rows = self.edges
-        return unordered(receivers, rows, len(self.slots))
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The receivers that have any message, grouped by how many they have."""
-        counts = self.mask.sum(1)
-        compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        found = []
-        for count in counts[counts > 0].unique().tolist():
-            receivers = (counts == count).nonzero().flatten()
-            columns = compact[receivers, :count]
-            found.append(Group(receivers, columns, self.slots[receivers].gather(1, columns)))
-        return found
-
-
-def edges_of(slots: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(e,) receiver, slot and row of the chosen (n, k) messages."""
-    receivers, columns = chosen.nonzero(as_tuple=True)
-    return receivers, columns, slots[receivers, columns]
-
-
 @dataclass(frozen=True, eq=False)
-class Inbox:
+class Inbox(Received):
     """The messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]`` where ``mask[i, s]``.
 
     A model that is sent to many neighbours is one row of ``bank``; a client that tells every neighbour something else
@@ -121,18 +73,7 @@ class Inbox:
             raise ValueError(f"bank, slots, mask and senders must be on one device, found {sorted(map(str, devices))}")
         if bank.is_meta:
             raise ValueError("bank must hold values, found a tensor on the device meta, which has none")
-        _ = self.sent  # checks the ids
-
-    def _check_ids(self) -> None:
-        """Raise unless slots and senders are valid where the mask is True: kernels read where they point to."""
-        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
-        used = slots[mask]
-        if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
-            raise ValueError(
-                f"slots must be rows of the bank, 0 to {len(bank) - 1}, found {used.min()} to {used.max()}"
-            )
-        if senders is not slots and used.numel() and senders[mask].min() < 0:
-            raise ValueError(f"senders must be ids of clients, at least 0, found {senders[mask].min()}")
+        _ = self._sent  # checks the ids
 
     @classmethod
     def of_one(cls, received: Tensor) -> Inbox:
@@ -214,66 +155,9 @@ class Inbox:
         )
 
     @property
-    def n(self) -> int:
-        """Number of receivers."""
-        return self.slots.shape[0]
-
-    @property
-    def k(self) -> int:
-        """Number of slots: the largest number of messages of one receiver."""
-        return self.slots.shape[1]
-
-    @property
-    def d(self) -> int:
-        """Number of parameters."""
-        return self.bank.shape[1]
-
-    @property
-    def bank_norms(self) -> Tensor:
-        """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
-        return self._memo.get("bank_norms", (self.bank,), lambda: kernels.norms(self.bank))
-
-    @property
-    def knows_norms(self) -> bool:
-        """Whether the norms of the bank are known, without another look at it."""
-        return self._memo.known("bank_norms") is not None
-
-    def learn_norms(self, norms: Tensor) -> Tensor:
-        """Remember norms that a kernel measured, unless they are known; returns those that are known."""
-        return self._memo.get("bank_norms", (self.bank,), lambda: norms)
-
-    def lengths(self, chosen: Tensor) -> Tensor:
-        """(n, k) norms of the messages in the chosen (n, k) slots, those of other messages elsewhere."""
-        norms = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
-        return norms[self.slots.where(chosen, 0)]
-
-    @property
-    def finite(self) -> Tensor:
-        """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
-        return self._memo.get("finite", (self.bank,), self._find_finite)
-
-    def _find_finite(self) -> Tensor:
-        return self.bank_norms.isfinite() if self.knows_norms else kernels.are_finite(self.bank)
-
-    @property
-    def present(self) -> Tensor:
-        """(n, k) which slots hold a message that rules may look at."""
-        return self._memo.get("present", (self.bank, self.slots, self.mask), self._find_present)
-
-    def _find_present(self) -> Tensor:
-        if self.keep_nonfinite or not self.mask.any() or self.finite.all():
-            return self.mask
-        return self.mask & self.finite[self.slots.where(self.mask, 0)]
-
-    @property
     def from_others(self) -> Tensor:
         """(n, k) which slots hold what another client sent, where receivers are the clients 0 to n - 1."""
         return self.mask & (self.senders != torch.arange(self.n, device=self.senders.device)[:, None])
-
-    @property
-    def is_examined(self) -> bool:
-        """Whether it is known which messages are present, without another look at them."""
-        return self.keep_nonfinite or self.knows_norms or self._memo.known("finite") is not None
 
     def current(self) -> Inbox:
         """This inbox as a rule reads it, its ids checked again if they were modified.
@@ -282,57 +166,16 @@ class Inbox:
         examines the messages again.
         """
         inbox = self
-        if any(x.is_inference() for x in (self.bank, self.slots, self.mask, self.senders)):
+        if any(x.is_inference() for x in (self.bank, *self._ids)):
             inbox = self._copy(Memo(trusting=True))
-        _ = inbox.sent  # checks the ids
+        _ = inbox._sent  # checks the ids
         return inbox
 
-    def trusted(self) -> Inbox:
-        """The same, with all messages taken for finite, for who finds out while using them."""
-        finite = torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device)
-        memo = Memo(trusting=True)
-        memo.put("finite", (self.bank,), finite)
-        memo.put("present", (self.bank, self.slots, self.mask), self.mask)
-        memo.put("sent", (self.slots, self.mask, self.senders), self.sent)
-        return self._copy(memo)
-
-    @property
-    def counts(self) -> Tensor:
-        """(n,) number of present messages."""
-        return self._memo.get("counts", (self.bank, self.slots, self.mask), lambda: self.present.sum(1))
-
-    @property
-    def sent(self) -> Wiring:
-        """What can be said before anybody looked at the messages."""
-        return self._memo.get("sent", (self.slots, self.mask, self.senders), self._find_sent)
-
-    def _find_sent(self) -> Wiring:
-        self._check_ids()
-        return Wiring(self.slots, self.mask)
-
-    @property
-    def arrived(self) -> Wiring:
-        """The same of the messages that are present."""
-        return self._memo.get("arrived", (self.bank, self.slots, self.mask), self._find_arrived)
-
-    def _find_arrived(self) -> Wiring:
-        return self.sent if self.present is self.mask else Wiring(self.slots, self.present)
-
-    def groups(self) -> list[Group]:
-        """The receivers that have any message, grouped by how many they have."""
-        return self.arrived.groups
-
-    def holding(self, bank: Tensor, keep_nonfinite: bool) -> Inbox:
-        """Other messages along the same edges, of which nothing has to be checked or found out again."""
+    def with_bank(self, bank: Tensor, *, keep_nonfinite: bool = False) -> Inbox:
+        """Other messages along the same edges, whose ids are not checked again."""
         memo = Memo()
-        memo.put("sent", (self.slots, self.mask, self.senders), self.sent)
+        memo.put("sent", self._ids, self._sent)
         return self._copy(memo, bank=bank, keep_nonfinite=keep_nonfinite)
-
-    def _copy(self, memo: Memo, **changed: object) -> Inbox:
-        """The same inbox with another memory, without checking it again."""
-        part = copy(self)
-        part.__dict__.update(changed, _memo=memo)
-        return part
 
     def of(self, receivers: int | Tensor) -> Inbox:
         """The inbox of one receiver, or of several; the bank is shared, not copied."""

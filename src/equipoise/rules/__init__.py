@@ -1,6 +1,7 @@
 """The rules, one to a file."""
 
 from equipoise.rules._guarantees import GuaranteeWarning, at_most_one_warning, without_warnings
+from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, uniform
@@ -19,6 +20,7 @@ from equipoise.rules.ubar import UBAR
 __all__ = [
     "LEARN",
     "UBAR",
+    "Aggregator",
     "Balance",
     "BalanceMedian",
     "FLTrust",
@@ -26,6 +28,7 @@ __all__ = [
     "GuaranteeWarning",
     "Krum",
     "Median",
+    "MultiExchange",
     "PerClient",
     "Rule",
     "SCClip",

@@ -10,7 +10,8 @@ from typing_extensions import Unpack
 
 from equipoise._utils.validation import check_inputs, describe
 from equipoise.messages import Inbox
-from equipoise.types import Aggregated, Aggregator, MultiExchange, RoundInputs
+from equipoise.rules.aggregator import Aggregator, MultiExchange
+from equipoise.types import Aggregated, RoundInputs
 
 
 @dataclass(frozen=True)

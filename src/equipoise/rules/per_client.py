@@ -13,8 +13,9 @@ from equipoise._utils.rng import device_of
 from equipoise.kernels import chunks
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
+from equipoise.rules.aggregator import Aggregator
 from equipoise.rules.base import Rule, as_diagnostic
-from equipoise.types import Aggregated, Aggregator
+from equipoise.types import Aggregated
 
 BUDGET = 1 << 24  # elements of own models that are copied at a time
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.rng import stream
-from equipoise.attacks import Knowledge
+from equipoise.attacks import Knowledge, MessageAttack
 from equipoise.messages import Inbox
 from equipoise.metrics import acceptance
-from equipoise.rules import converse
+from equipoise.rules import Aggregator, MultiExchange, converse
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unchanged
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Aggregator, MessageAttack, MultiExchange, RoundInputs
+from equipoise.types import Aggregated, RoundInputs
 
 if TYPE_CHECKING:
     from equipoise.simulation.simulator import Simulator

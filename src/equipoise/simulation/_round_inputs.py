@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.rules import PerClient
-from equipoise.types import Aggregator, MultiExchange
+from equipoise.rules import Aggregator, MultiExchange, PerClient
 
 
 def expected(rule: Aggregator | MultiExchange, true: Tensor) -> int | Tensor:

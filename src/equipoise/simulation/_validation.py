@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import check_count, describe, is_floating
-from equipoise.attacks import poisoners
-from equipoise.rules import PerClient
+from equipoise.attacks import Attack, DataAttack, MessageAttack, poisoners
+from equipoise.rules import Aggregator, MultiExchange, PerClient
 from equipoise.simulation.schedule import EachRound
 from equipoise.topology import Topology
-from equipoise.types import Aggregator, Attack, DataAttack, MessageAttack, MultiExchange, Trainer
+from equipoise.training import Trainer
 
 BLOCK = 1024  # words of eight bytes whose bits are summed
 

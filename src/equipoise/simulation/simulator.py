@@ -16,6 +16,7 @@ from equipoise._utils.formatting import call
 from equipoise._utils.progress import Progress, Silence
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import Clients, as_counts, as_mask, check_count, check_flag, describe
+from equipoise.attacks import Attack
 from equipoise.metrics import consensus_error
 from equipoise.rules import as_shares, at_most_one_warning, mix
 from equipoise.simulation import checkpoints
@@ -37,7 +38,8 @@ from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
 from equipoise.simulation.schedule import EachRound
 from equipoise.topology import Topology
-from equipoise.types import Aggregated, Attack, RoundInputs, Trainer
+from equipoise.training import Trainer
+from equipoise.types import Aggregated, RoundInputs
 
 
 class Simulator:

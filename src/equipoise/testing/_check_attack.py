@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from equipoise._utils.validation import describe
+from equipoise.attacks import Attack, DataAttack, MessageAttack
 from equipoise.testing import _attack_laws as functions
 from equipoise.testing._attacked_rounds import attacked_rounds, examples
 from equipoise.testing._search import Law, chosen, try_to_break
-from equipoise.types import Attack, DataAttack, MessageAttack
 
 
 def _laws(cases: SearchStrategy[Any], **functions: Callable[[Any, Any], None]) -> dict[str, Law[Any]]:

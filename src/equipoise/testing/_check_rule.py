@@ -11,11 +11,11 @@ from torch import Tensor
 
 from equipoise._utils.validation import describe
 from equipoise.messages import Inbox
-from equipoise.rules import converse, without_warnings
+from equipoise.rules import Aggregator, MultiExchange, converse, without_warnings
 from equipoise.testing import _laws as functions
 from equipoise.testing._rounds import Round, rounds
 from equipoise.testing._search import Law, chosen, try_to_break
-from equipoise.types import Aggregated, Aggregator, MultiExchange
+from equipoise.types import Aggregated
 
 EVERY_DTYPE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 

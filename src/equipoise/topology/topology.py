@@ -336,7 +336,7 @@ class Topology:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
         if lies is None and models.device == self.senders.device:
-            return self._inbox.holding(models, keep_nonfinite)
+            return self._inbox.with_bank(models, keep_nonfinite=keep_nonfinite)
         senders, mask = self.senders.clamp(min=0).to(models.device), self.mask.to(models.device)
         if lies is None:
             return Inbox(models, senders, mask, senders, keep_nonfinite)

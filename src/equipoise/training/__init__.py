@@ -5,11 +5,13 @@ from equipoise.training._ensemble._stacked import Stacked, channels_last
 from equipoise.training._ensemble._threads import run_each
 from equipoise.training._fused._layers import FusedSequential
 from equipoise.training.local_sgd import LocalSGD
+from equipoise.training.trainer import Trainer
 
 __all__ = [
     "FusedSequential",
     "LocalSGD",
     "Stacked",
+    "Trainer",
     "channels_last",
     "outputs_of",
     "run_each",

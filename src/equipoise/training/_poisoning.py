@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from equipoise._utils.rng import stream
-from equipoise.attacks import poisoners
+from equipoise.attacks import Attack, DataAttack, poisoners
 from equipoise.training._examples import Examples, Pair
-from equipoise.types import Attack, DataAttack
 
 
 class Poisoning:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from equipoise._utils.formatting import call
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import INTEGERS, Clients, as_mask, check_count, check_range, describe
+from equipoise.attacks import Attack, DataAttack, MessageAttack
 from equipoise.training._batching import for_each_batch
 from equipoise.training._ensemble._evaluation import Judgement
 from equipoise.training._ensemble._losses import BatchLoss, Reduction
@@ -25,7 +26,6 @@ from equipoise.training._ensemble._stacked import Stacked, Way
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
 from equipoise.training._poisoning import Poisoning
 from equipoise.training._sgd_step import Descent
-from equipoise.types import Attack, DataAttack, MessageAttack
 
 JUDGES = 4  # clients that judge one model in one operation: more would leave nothing to other threads
 

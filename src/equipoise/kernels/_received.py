@@ -1,0 +1,138 @@
+"""What kernels know about received messages: norms, which are finite, and the edges they came along."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from equipoise._utils.memo import Memo
+from equipoise.kernels._norms import are_finite, norms
+from equipoise.kernels._wiring import Wiring
+
+
+class Received:
+    """Messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]`` where ``mask[i, s]``.
+
+    The base of `equipoise.Inbox`. What is derived from the tensors is cached in one private object,
+    and computed again after one of them was modified in place.
+    """
+
+    bank: Tensor
+    slots: Tensor
+    mask: Tensor
+    senders: Tensor
+    keep_nonfinite: bool
+    _memo: Memo
+
+    @property
+    def n(self) -> int:
+        """Number of receivers."""
+        return self.slots.shape[0]
+
+    @property
+    def k(self) -> int:
+        """Number of slots: the largest number of messages of one receiver."""
+        return self.slots.shape[1]
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return self.bank.shape[1]
+
+    @property
+    def bank_norms(self) -> Tensor:
+        """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
+        return self._memo.get("bank_norms", (self.bank,), lambda: norms(self.bank))
+
+    @property
+    def _knows_norms(self) -> bool:
+        """Whether the norms of the bank are known, without another look at it."""
+        return self._memo.known("bank_norms") is not None
+
+    def _learn_norms(self, norms: Tensor) -> Tensor:
+        """Remember norms that a kernel measured, unless they are known; returns those that are known."""
+        return self._memo.get("bank_norms", (self.bank,), lambda: norms)
+
+    def lengths(self, chosen: Tensor) -> Tensor:
+        """(n, k) norms of the messages in the chosen (n, k) slots; other slots hold the norm of some row."""
+        known = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
+        return known[self.slots.where(chosen, 0)]
+
+    @property
+    def finite(self) -> Tensor:
+        """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
+        return self._memo.get("finite", (self.bank,), self._find_finite)
+
+    def _find_finite(self) -> Tensor:
+        return self.bank_norms.isfinite() if self._knows_norms else are_finite(self.bank)
+
+    @property
+    def present(self) -> Tensor:
+        """(n, k) which slots hold a message that rules may look at."""
+        return self._memo.get("present", (self.bank, self.slots, self.mask), self._find_present)
+
+    def _find_present(self) -> Tensor:
+        if self.keep_nonfinite or not self.mask.any() or self.finite.all():
+            return self.mask
+        return self.mask & self.finite[self.slots.where(self.mask, 0)]
+
+    @property
+    def _is_examined(self) -> bool:
+        """Whether it is known which messages are present, without another look at them."""
+        return self.keep_nonfinite or self._knows_norms or self._memo.known("finite") is not None
+
+    def _trusted(self) -> Self:
+        """Assume that all messages are finite; the caller checks later."""
+        finite = torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device)
+        memo = Memo(trusting=True)
+        memo.put("finite", (self.bank,), finite)
+        memo.put("present", (self.bank, self.slots, self.mask), self.mask)
+        memo.put("sent", self._ids, self._sent)
+        return self._copy(memo)
+
+    @property
+    def counts(self) -> Tensor:
+        """(n,) number of present messages."""
+        return self._memo.get("counts", (self.bank, self.slots, self.mask), lambda: self.present.sum(1))
+
+    @property
+    def _sent(self) -> Wiring:
+        """The edges of everything that was sent, finite or not."""
+        return self._memo.get("sent", self._ids, self._find_sent)
+
+    def _find_sent(self) -> Wiring:
+        self._check_ids()
+        return Wiring(self.slots, self.mask)
+
+    @property
+    def _arrived(self) -> Wiring:
+        """The edges of the messages that are present."""
+        return self._memo.get("arrived", (self.bank, self.slots, self.mask), self._find_arrived)
+
+    def _find_arrived(self) -> Wiring:
+        return self._sent if self.present is self.mask else Wiring(self.slots, self.present)
+
+    @property
+    def _ids(self) -> tuple[Tensor, ...]:
+        return self.slots, self.mask, self.senders
+
+    def _check_ids(self) -> None:
+        """Raise unless slots and senders are valid where the mask is True: kernels read where they point to."""
+        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
+        used = slots[mask]
+        if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
+            raise ValueError(
+                f"slots must be rows of the bank, 0 to {len(bank) - 1}, found {used.min()} to {used.max()}"
+            )
+        if senders is not slots and used.numel() and senders[mask].min() < 0:
+            raise ValueError(f"senders must be ids of clients, at least 0, found {senders[mask].min()}")
+
+    def _copy(self, memo: Memo, **changed: object) -> Self:
+        """The same messages with other cached values and some other fields, not checked again."""
+        part = copy(self)
+        for name, value in {**changed, "_memo": memo}.items():
+            object.__setattr__(part, name, value)
+        return part

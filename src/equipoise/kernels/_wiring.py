@@ -1,0 +1,56 @@
+"""Edges, pairs and groups of receivers, from the slots of an inbox."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels._pairs import unordered
+
+
+class Group(NamedTuple):
+    """Receivers that have the same number ``c`` of present messages, and where these are."""
+
+    receivers: Tensor  # (r,)
+    columns: Tensor  # (r, c) slots of the receiver
+    rows: Tensor  # (r, c) rows of the bank
+
+
+class Wiring:
+    """What follows from slots and mask alone; all inboxes of a fixed graph share it."""
+
+    def __init__(self, slots: Tensor, mask: Tensor) -> None:
+        self.slots = slots
+        self.mask = mask
+
+    @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(e,) receiver, slot and row of every message, sorted by receiver."""
+        return edges_of(self.slots, self.mask)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """The different pairs of a receiver and a row, if rows are clients, and which of them each message is."""
+        receivers, _, rows = self.edges
+        return unordered(receivers, rows, len(self.slots))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The receivers that have any message, grouped by how many they have."""
+        counts = self.mask.sum(1)
+        compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        found = []
+        for count in counts[counts > 0].unique().tolist():
+            receivers = (counts == count).nonzero().flatten()
+            columns = compact[receivers, :count]
+            found.append(Group(receivers, columns, self.slots[receivers].gather(1, columns)))
+        return found
+
+
+def edges_of(slots: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(e,) receiver, slot and row of the chosen (n, k) messages."""
+    receivers, columns = chosen.nonzero(as_tuple=True)
+    return receivers, columns, slots[receivers, columns]
