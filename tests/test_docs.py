@@ -83,7 +83,10 @@ def test_code_fits_into_the_column(page: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_public_name_is_on_an_api_page(module: ModuleType) -> None:
-    missing = {f"{module.__name__}.{name}" for name in public_names(module)} - set(documented())
+    names = public_names(module)
+    if module is not eq:
+        names = [name for name in names if getattr(eq, name, None) is not getattr(module, name)]
+    missing = {f"{module.__name__}.{name}" for name in names} - set(documented())
     assert sorted(missing) == []
 
 
