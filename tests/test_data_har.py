@@ -226,8 +226,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, checksum: str | None = 
     (folder / "served.zip").write_bytes(NESTED)
     digest = checksum or hashlib.sha256(NESTED).hexdigest()
     sources = (
-        Source((folder / "gone.zip").as_uri(), "sha256:0"),
-        Source((folder / "served.zip").as_uri(), f"sha256:{digest}"),
+        Source((folder / "gone.zip").as_uri(), "0", len(NESTED)),
+        Source((folder / "served.zip").as_uri(), digest, len(NESTED)),
     )
     monkeypatch.setattr(module, "SOURCES", sources)
 
@@ -244,12 +244,12 @@ def test_download_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     serve(monkeypatch, tmp_path, checksum="0" * 64)
-    message = f"{NAME}.zip could not be downloaded from .*gone.zip: .*; nor from .*served.zip: expected sha256 0000"
+    message = f"{NAME}.zip could not be downloaded from .*gone.zip: .*; nor from .*served.zip: expected SHA-256 0000"
     with pytest.raises(FileNotFoundError, match=message):
         har(tmp_path / "root", download=True, progress=False)
     assert os.listdir(tmp_path / "root") == []
 
 
 def test_checksums_are_complete():
-    assert all(re.fullmatch("sha256:[0-9a-f]{64}", source.checksum) for source in module.SOURCES)
+    assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) for source in module.SOURCES)
     assert list(module.ARCHIVES) == [f"{NAME}.zip", OUTER]

@@ -207,8 +207,8 @@ def test_root_must_be_a_folder(tmp_path: Path):
 
 
 def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    digest = hashlib.md5(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
-    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_md5=digest))
+    digest = hashlib.sha256(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
+    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_sha256=digest))
     write(tmp_path, zipped=False)
     check(mnist(tmp_path))
     with pytest.raises(ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"):
@@ -219,9 +219,14 @@ def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPa
 def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that is the second mirror of MNIST; the first one has nothing."""
     folder = write(tmp_path / "mirror")
-    digests = tuple(hashlib.md5((folder / f"{name}.gz").read_bytes()).hexdigest() for name in NAMES)
-    mirrors = ((tmp_path / "empty").as_uri() + "/", folder.as_uri() + "/")
-    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, mirrors=mirrors, md5=digests))
+    contents = [(folder / f"{name}.gz").read_bytes() for name in NAMES]
+    local = dataclasses.replace(
+        idx.MNIST,
+        mirrors=((tmp_path / "empty").as_uri() + "/", folder.as_uri() + "/"),
+        sha256=tuple(hashlib.sha256(content).hexdigest() for content in contents),
+        sizes=tuple(len(content) for content in contents),
+    )
+    monkeypatch.setattr(idx, "MNIST", local)
     return folder
 
 
@@ -249,13 +254,13 @@ def test_no_download_unless_asked(mirror: Path, tmp_path: Path):
 
 
 def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path):
-    (mirror / f"{NAMES[1]}.gz").write_bytes(b"something else")
+    (mirror / f"{NAMES[1]}.gz").write_bytes(bytes(idx.MNIST.sizes[1]))
     folder = tmp_path / "root" / "MNIST" / "raw"
     with pytest.raises(FileNotFoundError) as caught:
         mnist(tmp_path / "root", download=True, progress=False)
     for part in (
         *idx.MNIST.mirrors,
-        f"expected md5 {idx.MNIST.md5[1]}, found",
+        f"expected SHA-256 {idx.MNIST.sha256[1]}, found",
         f"Put the file at {folder / NAMES[1]}.gz",
     ):
         assert part in str(caught.value)
@@ -264,7 +269,17 @@ def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path)
 
 def test_checksums_and_mirrors_are_complete():
     for collection in (idx.MNIST, idx.FASHION_MNIST):
-        assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in (*collection.md5, collection.labels_md5))
-        assert len({*collection.md5, collection.labels_md5}) == 5
-        assert collection.sources(NAMES[3])[0].url.endswith(f"/{NAMES[3]}.gz")
-        assert collection.sources(NAMES[3])[0].checksum == f"md5:{collection.md5[3]}"
+        digests = (*collection.sha256, collection.labels_sha256)
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+        assert len(set(digests)) == 5
+        source = collection.sources(NAMES[3])[0]
+        assert source.url.endswith(f"/{NAMES[3]}.gz")
+        assert source.sha256 == collection.sha256[3]
+        assert source.size == collection.sizes[3]
+
+
+def test_https_mirrors_come_first():
+    for collection in (idx.MNIST, idx.FASHION_MNIST):
+        schemes = [mirror.split(":")[0] for mirror in collection.mirrors]
+        assert schemes[0] == "https"
+        assert schemes == sorted(schemes, reverse=True)

@@ -22,10 +22,22 @@ IMAGES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "id
 FILES = ((ATTRIBUTES,), (IDENTITIES,), (IMAGES, f"{IMAGES}.zip"))
 SUBFOLDERS = ("", "celeba", "raw", "Img", "Anno")  # torchvision, LEAF, and the two folders of the authors
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
-SOURCES = {  # the identifiers and checksums that torchvision lists
-    f"{IMAGES}.zip": Source(f"{DRIVE}0B7EVK8r0v71pZjFTYXZWM3FlRnM", "md5:00d2c5bc6d35e252742224ab0c1e8fcb"),
-    ATTRIBUTES: Source(f"{DRIVE}0B7EVK8r0v71pblRyaVFSWGxPY0U", "md5:75e246fa4810816ffd6ee81facbd244c"),
-    IDENTITIES: Source(f"{DRIVE}1_ee_0u7vcNLOfNLegJRHmolfH5ICW-XS", "md5:32bd1bd63d3c78cd57e08160ec5ed1e2"),
+SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow Datasets
+    f"{IMAGES}.zip": Source(
+        f"{DRIVE}0B7EVK8r0v71pZjFTYXZWM3FlRnM",
+        "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+        1_443_490_838,
+    ),
+    ATTRIBUTES: Source(
+        f"{DRIVE}0B7EVK8r0v71pblRyaVFSWGxPY0U",
+        "f0e5da289d5ccf75ffe8811132694922b60f2af59256ed362afa03fefba324d0",
+        26_721_026,
+    ),
+    IDENTITIES: Source(
+        f"{DRIVE}1_ee_0u7vcNLOfNLegJRHmolfH5ICW-XS",
+        "c6143857c3e2630ac2da9f782e9c1232e5e59be993a9d44e8a7916c78a6158c0",
+        3_424_458,
+    ),
 }
 BATCH = 64  # images that a thread reads in one go
 

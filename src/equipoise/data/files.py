@@ -26,10 +26,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 
 class Source(NamedTuple):
-    """Where a file can be had, and the checksum that it has there, as ``algorithm:digest``."""
+    """A URL to download a file from, with the file's SHA-256 digest in hex and its size in bytes."""
 
     url: str
-    checksum: str
+    sha256: str
+    size: int
 
 
 def as_path(root: str | os.PathLike[str]) -> Path:
@@ -96,7 +97,8 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
     """Download a file from the first source that has it.
 
     It arrives under a temporary name in the same folder, and gets its own name when it is complete and its checksum is
-    right: whatever happens before, there is no file of that name.
+    right: whatever happens before, there is no file of that name. A source that sends more bytes than expected is cut
+    off, so a download never takes more space on disk than the genuine file.
     """
     failures: list[str] = []
     for source in sources:
@@ -119,26 +121,28 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
 
 def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None:
     tqdm = need("tqdm").tqdm
-    algorithm, expected = source.checksum.split(":")
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+    digest = hashlib.sha256()
     request = urllib.request.Request(source.url, headers={"User-Agent": "equipoise"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         length = response.headers.get("Content-Length")
-        size = None if length is None else int(length)
+        if length is not None and int(length) != source.size:
+            raise ValueError(f"expected {source.size} bytes, found {int(length)} announced")
         temporary.parent.mkdir(parents=True, exist_ok=True)
         with (
             open(temporary, "xb") as file,
-            tqdm(total=size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
+            tqdm(total=source.size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
         ):
             while chunk := response.read(CHUNK):
+                if file.tell() + len(chunk) > source.size:
+                    raise ValueError(f"expected {source.size} bytes, found more")
                 file.write(chunk)
                 digest.update(chunk)
                 bar.update(len(chunk))
             received = file.tell()
-    if size is not None and received != size:
-        raise ValueError(f"expected {size} bytes, found {received}")
-    if digest.hexdigest() != expected:
-        raise ValueError(f"expected {algorithm} {expected}, found {digest.hexdigest()}")
+    if received != source.size:
+        raise ValueError(f"expected {source.size} bytes, found {received}")
+    if digest.hexdigest() != source.sha256:
+        raise ValueError(f"expected SHA-256 {source.sha256}, found {digest.hexdigest()}")
 
 
 def _contents(root: Path) -> str:

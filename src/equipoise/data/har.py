@@ -21,11 +21,13 @@ FEATURES, CLASSES = 561, 6
 SOURCES = (  # the first one is an archive with the second one in it
     Source(
         "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
-        "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        61_005_872,
     ),
     Source(
         "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
-        "sha256:2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
+        "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
+        60_999_314,
     ),
 )
 ARCHIVES = (ARCHIVE, SOURCES[0].url.rsplit("/", 1)[1])
