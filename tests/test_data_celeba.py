@@ -254,6 +254,21 @@ def test_damaged_images_are_named(content: bytes, root: Path):
         load(root)
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [((2049, 2048), "must have at most 4194304 pixels, found 2049 x 2048"), (None, "must hold at most 1048576 bytes")],
+    ids=["pixels", "bytes"],
+)
+def test_images_that_are_too_large_are_named(size: tuple[int, int] | None, message: str, root: Path):
+    path = root / "img_align_celeba" / FIRST
+    if size is None:
+        path.write_bytes(JPGS[FIRST] + bytes(1 << 20))
+    else:
+        Image.new("L", size).save(path, "JPEG")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))} {message}"):
+        load(root)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_missing_images_are_named_before_any_is_read(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in NAMES[:2]:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -204,9 +205,9 @@ def test_archives_are_read_and_not_unpacked(members: dict[str, bytes], tmp_path:
     path = tmp_path / "it.zip"
     path.write_bytes(archive(**members))
     with opened(path, "top") as folder:
-        assert read(folder / "a.txt") == b"hello"
+        assert read(folder / "a.txt", 1000) == b"hello"
         with pytest.raises(FileNotFoundError, match=r"expected the file .*it\.zip.*b\.txt, found no such file"):
-            read(folder / "b.txt")
+            read(folder / "b.txt", 1000)
     assert os.listdir(tmp_path) == ["it.zip"]
 
 
@@ -215,7 +216,7 @@ def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path):
     path = tmp_path / "in" / "it.zip"
     path.write_bytes(archive(**{"../out.txt": b"evil", "/tmp/out.txt": b"evil", "top/a.txt": b"good"}))
     with opened(path, "top") as folder:
-        assert read(folder / "a.txt") == b"good"
+        assert read(folder / "a.txt", 1000) == b"good"
     assert sorted(os.listdir(tmp_path)) == ["in"]
 
 
@@ -245,7 +246,69 @@ def test_a_damaged_member_is_named(tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(content)
     message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
     with opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
-        read(folder / "a.txt")
+        read(folder / "a.txt", 1000)
+
+
+@contextlib.contextmanager
+def at_most(megabytes: float) -> Iterator[None]:
+    """Check the peak of the memory that Python allocates."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < megabytes * 1e6
+
+
+BOMB = bytes(50_000_000)
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"a.txt": BOMB}))
+    message = r"it\.zip.a\.txt must hold at most 1000 bytes, found 50000000"
+    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_a_false_size_unpacks_no_more(tmp_path: Path):
+    content = archive(**{"a.txt": BOMB})
+    size = len(BOMB).to_bytes(4, "little")
+    assert content.count(size) == 2  # in the header of the member, and in the directory
+    (tmp_path / "it.zip").write_bytes(content.replace(size, (900).to_bytes(4, "little")))
+    message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
+    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_a_nested_bomb_is_not_unpacked(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"top.zip": BOMB}))
+    message = r"it\.zip.top\.zip must hold at most \d{6} bytes, found 50000000"
+    with at_most(1), pytest.raises(ValueError, match=message), opened(tmp_path / "it.zip", "top"):
+        pass
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_without_bound_are_refused(compression: int, tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "it.zip", "w", compression) as target:
+        target.writestr("a.txt", b"hello")
+    message = r"it\.zip.a\.txt must be stored or deflated, found another"
+    with opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_deep_folders_in_archives_are_refused(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"a/" * 8000 + "b.txt": b"hello"}))
+    message = r"it\.zip must hold folders at most 16 deep"
+    with at_most(1), pytest.raises(ValueError, match=message), opened(tmp_path / "it.zip", "top"):
+        pass
+
+
+def test_a_large_file_on_disk_is_not_read(tmp_path: Path):
+    (tmp_path / "a.txt").write_bytes(bytes(1001))
+    with pytest.raises(ValueError, match=r"a\.txt must hold at most 1000 bytes, found 1001"):
+        read(tmp_path / "a.txt", 1000)
+    assert read(tmp_path / "a.txt", 1001) == bytes(1001)
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -256,7 +319,7 @@ def test_whatever_bit_of_an_archive_is_wrong_the_error_is_ours(bit: int, tmp_pat
         path.write_bytes(good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :])
         try:
             with opened(path, "top") as folder:
-                assert read(folder / "a.txt") == b"hello, hello, hello, hello"
+                assert read(folder / "a.txt", 1000) == b"hello, hello, hello, hello"
         except (ValueError, FileNotFoundError) as error:
             assert "it.zip" in str(error)  # noqa: PT017
             refused += 1

@@ -8,11 +8,14 @@ import hashlib
 import itertools
 import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise.data.idx as idx
@@ -107,7 +110,12 @@ DAMAGE = {
     "short header": (IMAGE, FIVE[:10], "must have 3 sizes after the magic number, found 6 bytes"),
     "short": (IMAGE, FIVE[:-1], "must hold 5 x 28 x 28 = 3920 bytes, at least one, found 3919 bytes"),
     "long": (IMAGE, FIVE + b"x", "must hold 5 x 28 x 28 = 3920 bytes, at least one, found more"),
-    "terabytes": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1), "must hold 4294967295 = 4294967295 .* found 0"),
+    "terabytes": (
+        LABEL,
+        struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1),
+        "must hold at most 54880000 bytes, .* 4294967295 in",
+    ),
+    "promised": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 50_000_000), "must hold 50000000 = 50000000 .* found 0"),
     "no images": (IMAGE, struct.pack(">4B3I", 0, 0, 8, 3, 0, 28, 28), "must hold 0 x 28 x 28 = 0 bytes, at least one"),
     "other pixels": (
         IMAGE,
@@ -166,6 +174,44 @@ def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
             assert LABEL in str(error)  # noqa: PT017
             refused += 1
     assert refused > 8 * len(content) // 2
+
+
+@pytest.mark.parametrize(("promised", "peak"), [(100_000_000, 1), (1000, 4)], ids=["honest header", "false header"])
+def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
+    header = struct.pack(">4BI", 0, 0, 8, 1, promised)
+    (tmp_path / LABEL).write_bytes(gzip.compress(header + bytes(50_000_000), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"{LABEL} must hold .*{promised}"):
+            idx.read_idx(tmp_path / LABEL, 1)
+        assert tracemalloc.get_traced_memory()[1] < peak * 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=4)), min_size=1, max_size=4),
+    st.integers(1, 200),
+)
+def test_mutated_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, zipped: bool, changes: list[tuple[int, bytes]], end: int
+):
+    content = bytearray(idx_bytes(torch.arange(100).view(4, 5, 5)))
+    content = bytearray(gzip.compress(content)) if zipped else content
+    for position, inserted in changes:
+        content[position : position + 2] = inserted
+    path = tmp_path_factory.getbasetemp() / "mutated-idx3-ubyte"
+    path.write_bytes(content[:end])
+    tracemalloc.start()
+    try:
+        assert idx.read_idx(path, 3).dtype == torch.uint8
+    except ValueError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 4e6
 
 
 def test_files_of_two_folders_are_not_mixed(tmp_path: Path):

@@ -39,6 +39,10 @@ SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow
         3_424_458,
     ),
 }
+# Limits far above the genuine files: lists of 27 and 3 MB, images of 178 x 218 pixels, about 7 kB.
+LIST_BYTES = 1 << 26
+IMAGE_BYTES = 1 << 20
+PIXELS = 1 << 22
 BATCH = 64  # images that a thread reads in one go
 
 
@@ -149,7 +153,7 @@ def _identities(file: Path) -> dict[str, int]:
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a file, from 1, as words, without the empty ones."""
-    lines = enumerate(read(file).decode(errors="replace").splitlines(), start=1)
+    lines = enumerate(read(file, LIST_BYTES).decode(errors="replace").splitlines(), start=1)
     return ((number, words) for number, line in lines if (words := line.split()))
 
 
@@ -210,8 +214,12 @@ def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress
 def _image(file: Place, size: int, gray: bool) -> Tensor:
     """One image, as (channels, size, size) bytes, resized as LEAF does, regardless of proportions."""
     pillow: Any = need("PIL.Image")
+    content = read(file, IMAGE_BYTES)
     try:
-        with pillow.open(io.BytesIO(read(file)), formats=("JPEG",)) as image:
+        with pillow.open(io.BytesIO(content), formats=("JPEG",)) as image:
+            if image.width * image.height > PIXELS:  # from the header, before anything is decoded
+                found = f"{image.width} x {image.height}"
+                raise ValueError(f"{file} must have at most {PIXELS} pixels, found {found}")
             resized = image.resize((size, size), pillow.Resampling.BICUBIC).convert("L" if gray else "RGB")
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         raise ValueError(f"{file} must be a JPEG image, found it corrupt or truncated: {error}") from error

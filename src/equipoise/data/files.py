@@ -23,10 +23,15 @@ Place: TypeAlias = Path | zipfile.Path
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without an answer
+# A zip in a zip is compressed already and barely shrinks; an uncompressed one of text shrinks to a
+# quarter.
+NESTED_RATIO = 8
+# zipfile.Path stores every parent of every member: one name of 64 kB, "a/a/a/...", would cost 1 GB.
+DEPTH = 16
 
 
 class Source(NamedTuple):
-    """A URL to download a file from, with the file's SHA-256 digest in hex and its size in bytes."""
+    """A URL of a file, the SHA-256 digest of the file in hex, and its size in bytes."""
 
     url: str
     sha256: str
@@ -51,16 +56,29 @@ def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:
     return FileNotFoundError(f"expected {expected}, found {_contents(root)}. {advice}")
 
 
-def read(place: Place) -> bytes:
-    """The whole of one file, on disk or in an archive."""
+def read(place: Place, limit: int) -> bytes:
+    """The whole of one file, on disk or in an archive, of at most ``limit`` bytes."""
     if not place.is_file():
         raise FileNotFoundError(f"expected the file {place}, found no such file")
     if isinstance(place, Path):
+        _check_size(place, place.stat().st_size, limit)
         return place.read_bytes()
+    member = place.root.getinfo(place.at)
+    _check_size(place, member.file_size, limit)
+    # zipfile bounds what these two decompress by what is asked for. It does not for the others.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{place} must be stored or deflated, found another compression")
     try:
-        return place.read_bytes()
+        with place.open("rb") as file:
+            # The size may be false: without a limit, zipfile unpacks everything before it notices.
+            return file.read(member.file_size + 1)
     except Exception as error:  # zipfile and its decompressors meet damage with a dozen types of exceptions
         raise ValueError(f"{place} cannot be unpacked, the archive is corrupt or truncated: {error}") from error
+
+
+def _check_size(place: Place, size: int, limit: int) -> None:
+    if size > limit:
+        raise ValueError(f"{place} must hold at most {limit} bytes, found {size}")
 
 
 @contextmanager
@@ -74,7 +92,8 @@ def opened(path: Path, folder: str) -> Iterator[Place]:
         if not inner.exists():
             yield _top(outer, folder)
             return
-        with _archive(io.BytesIO(read(inner)), str(inner)) as nested:
+        limit = NESTED_RATIO * path.stat().st_size
+        with _archive(io.BytesIO(read(inner, limit)), str(inner)) as nested:
             yield _top(nested, folder)
 
 
@@ -89,6 +108,8 @@ def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
     except Exception as error:
         raise ValueError(f"{name} must be a zip archive, found something else, or a part of one: {error}") from error
     with archive:
+        if any(member.count("/") > DEPTH for member in archive.namelist()):
+            raise ValueError(f"{name} must hold folders at most {DEPTH} deep, found a deeper one")
         archive.filename = name
         yield zipfile.Path(archive)
 
@@ -97,8 +118,8 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
     """Download a file from the first source that has it.
 
     It arrives under a temporary name in the same folder, and gets its own name when it is complete and its checksum is
-    right: whatever happens before, there is no file of that name. A source that sends more bytes than expected is cut
-    off, so a download never takes more space on disk than the genuine file.
+    right: whatever happens before, there is no file of that name. A source that sends too much is
+    cut off, so a download never takes more space on disk than the genuine file.
     """
     failures: list[str] = []
     for source in sources:

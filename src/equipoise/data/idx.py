@@ -20,6 +20,7 @@ from equipoise.data.files import CHUNK, Source, as_path, fetch, missing
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 FILES = tuple(name.format(part) for part in ("train", "t10k") for name in (IMAGES, LABELS))
+LIMIT = 70_000 * 28 * 28  # bytes of both parts together: no genuine file has more
 ADVICE = "Put it there, or load it with download=True"
 
 
@@ -27,8 +28,9 @@ ADVICE = "Put it there, or load it with download=True"
 class Collection:
     """Images that are distributed as four IDX files.
 
-    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes of ``FILES`` as
-    distributed, with .gz. ``labels_sha256`` is the digest of the unpacked training labels without their header.
+    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes of
+    ``FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of the training labels,
+    unpacked and without their header.
     """
 
     name: str
@@ -40,8 +42,9 @@ class Collection:
 
     def sources(self, file: str) -> list[Source]:
         """Where a file can be had."""
-        i = FILES.index(file)
-        return [Source(f"{mirror}{file}.gz", self.sha256[i], self.sizes[i]) for mirror in self.mirrors]
+        digest = self.sha256[FILES.index(file)]
+        size = self.sizes[FILES.index(file)]
+        return [Source(f"{mirror}{file}.gz", digest, size) for mirror in self.mirrors]
 
 
 MNIST = Collection(
@@ -151,6 +154,9 @@ def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tenso
         raise ValueError(f"{path} must have {dims} sizes after the magic number, found {len(header)} bytes")
     shape = struct.unpack(f">{dims}I", header)
     size = math.prod(shape)
+    if size > LIMIT:
+        promised = f"{' x '.join(map(str, shape))} = {size}"
+        raise ValueError(f"{path} must hold at most {LIMIT} bytes, found {promised} in its header")
     content = _read_at_most(file, size + 1)
     if len(content) != size or not size:
         found = f"{len(content)} bytes" if len(content) <= size else "more"
@@ -159,7 +165,7 @@ def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tenso
 
 
 def _read_at_most(file: BufferedReader | gzip.GzipFile, size: int) -> bytearray:
-    content = bytearray()  # a corrupt header may ask for terabytes: never allocate what is not there
+    content = bytearray()  # the header may promise too much: never allocate what is not there
     while chunk := file.read(min(CHUNK, size - len(content))):
         content += chunk
     return content
