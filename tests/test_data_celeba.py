@@ -254,6 +254,21 @@ def test_damaged_images_are_named(content: bytes, root: Path):
         load(root)
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [((2049, 2048), "must have at most 4194304 pixels, found 2049 x 2048"), (None, "must hold at most 1048576 bytes")],
+    ids=["pixels", "bytes"],
+)
+def test_images_that_are_too_large_are_named(size: tuple[int, int] | None, message: str, root: Path):
+    path = root / "img_align_celeba" / FIRST
+    if size is None:
+        path.write_bytes(JPGS[FIRST] + bytes(1 << 20))
+    else:
+        Image.new("L", size).save(path, "JPEG")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))} {message}"):
+        load(root)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_missing_images_are_named_before_any_is_read(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in NAMES[:2]:
@@ -324,16 +339,18 @@ def test_batches_do_not_matter(root: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_download_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server, root = write(tmp_path / "server", zipped=True), tmp_path / "root"
-    digests = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in server.iterdir()}
-    sources = {name: Source((server / name).as_uri(), f"md5:{digest}") for name, digest in digests.items()}
+    sources = {}
+    for path in server.iterdir():
+        content = path.read_bytes()
+        sources[path.name] = Source(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content))
     monkeypatch.setattr(module, "SOURCES", sources)
     with pytest.raises(FileNotFoundError, match=f"expected {ATTRIBUTES} in .*, found no folder"):
         load(root)
     assert torch.equal(load(root, download=True).x, load(server).x)
-    assert sorted(os.listdir(root)) == sorted(digests)
+    assert sorted(os.listdir(root)) == sorted(sources)
     (root / IDENTITY).unlink()
-    (server / IDENTITY).write_text("a page that says that too many have downloaded this file")
-    message = f"{IDENTITY} could not be downloaded from {re.escape(sources[IDENTITY].url)}: expected md5 .*, found "
+    (server / IDENTITY).write_bytes(bytes(sources[IDENTITY].size))
+    message = f"{IDENTITY} could not be downloaded from {re.escape(sources[IDENTITY].url)}: expected SHA-256 .*, found "
     with pytest.raises(FileNotFoundError, match=message):
         load(root, download=True)
     assert IDENTITY not in os.listdir(root)

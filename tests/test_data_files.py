@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,8 +25,8 @@ import equipoise.data._download as files
 from equipoise.data._download import Source, fetch, need, opened, read
 
 CONTENT = bytes(range(256)) * 40
-SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+SIZE = len(CONTENT)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -35,9 +37,15 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        if self.path != "/unknown-length":
-            self.send_header("Content-Length", "many" if self.path == "/nonsense" else str(len(CONTENT)))
+        if self.path not in ("/unknown-length", "/endless"):
+            announced = {"/nonsense": "many", "/huge": str(10**12)}
+            self.send_header("Content-Length", announced.get(self.path, str(len(CONTENT))))
         self.end_headers()
+        if self.path == "/endless":
+            with contextlib.suppress(ConnectionError):  # the client hangs up
+                while not self.released.is_set():
+                    self.wfile.write(CONTENT)
+            return
         self.wfile.write(CONTENT if self.path in ("/file", "/unknown-length") else CONTENT[:5000])
         if self.path == "/stall":
             self.wfile.flush()
@@ -65,11 +73,10 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", ["file", "unknown-length"])
-@pytest.mark.parametrize("checksum", [MD5, SHA256])
 def test_a_download_arrives_with_a_progress_bar(
-    server: str, page: str, checksum: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: str, page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    fetch([Source(f"{server}/{page}", checksum)], tmp_path / "new" / "folder" / "it.gz")
+    fetch([Source(f"{server}/{page}", SHA256, SIZE)], tmp_path / "new" / "folder" / "it.gz")
     assert (tmp_path / "new" / "folder" / "it.gz").read_bytes() == CONTENT
     assert os.listdir(tmp_path / "new" / "folder") == ["it.gz"]
     bar = capsys.readouterr().err
@@ -78,21 +85,23 @@ def test_a_download_arrives_with_a_progress_bar(
 
 
 def test_the_bar_can_be_silenced(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    fetch([Source(f"{server}/file", MD5)], tmp_path / "it", progress=False)
+    fetch([Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it", progress=False)
     assert capsys.readouterr().err == ""
 
 
 def test_a_download_has_ordinary_permissions(server: str, tmp_path: Path):
-    fetch([Source(f"{server}/file", MD5)], tmp_path / "it", progress=False)
+    fetch([Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it", progress=False)
     (tmp_path / "other").touch()
     assert (tmp_path / "it").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 FAILURES = {
-    "truncated": ("/short", MD5, "expected 10240 bytes, found 5000"),
-    "wrong checksum": ("/file", f"md5:{'0' * 32}", f"expected md5 {'0' * 32}, found {MD5[4:]}"),
-    "absent": ("/none", MD5, "HTTP Error 404: Not Found"),
-    "nonsense": ("/nonsense", MD5, "'many'"),
+    "truncated": ("/short", SHA256, "expected 10240 bytes, found 5000"),
+    "wrong checksum": ("/file", "0" * 64, f"expected SHA-256 {'0' * 64}, found {SHA256}"),
+    "absent": ("/none", SHA256, "HTTP Error 404: Not Found"),
+    "nonsense": ("/nonsense", SHA256, "'many'"),
+    "announced too large": ("/huge", SHA256, "expected 10240 bytes, found 1000000000000 announced"),
+    "endless": ("/endless", SHA256, "expected 10240 bytes, found more"),
 }
 
 
@@ -101,7 +110,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(
     server: str, page: str, checksum: str, reason: str, tmp_path: Path
 ):
     with pytest.raises(FileNotFoundError) as caught:
-        fetch([Source(f"{server}{page}", checksum)], tmp_path / "it.gz", progress=False)
+        fetch([Source(f"{server}{page}", checksum, SIZE)], tmp_path / "it.gz", progress=False)
     start = f"it.gz could not be downloaded from {server}{page}: "
     assert str(caught.value).startswith(start)
     assert reason in str(caught.value)
@@ -111,7 +120,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(
 
 
 def test_offline_creates_no_folder(tmp_path: Path):
-    source = Source((tmp_path / "server" / "it.gz").as_uri(), MD5)
+    source = Source((tmp_path / "server" / "it.gz").as_uri(), SHA256, SIZE)
     with pytest.raises(FileNotFoundError, match=f"from {source.url}: .*No such file.* Put the file at .*root"):
         fetch([source], tmp_path / "root" / "it.gz", progress=False)
     assert os.listdir(tmp_path) == []
@@ -120,15 +129,15 @@ def test_offline_creates_no_folder(tmp_path: Path):
 def test_a_server_that_falls_silent(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "TIMEOUT", 0.2)
     with pytest.raises(FileNotFoundError, match="/stall: timed out"):
-        fetch([Source(f"{server}/stall", MD5)], tmp_path / "it.gz", progress=False)
+        fetch([Source(f"{server}/stall", SHA256, SIZE)], tmp_path / "it.gz", progress=False)
     assert os.listdir(tmp_path) == []
 
 
 def test_every_source_is_tried_and_all_failures_are_told(server: str, tmp_path: Path):
-    sources = [Source(f"{server}/none", MD5), Source(f"{server}/short", MD5)]
+    sources = [Source(f"{server}/none", SHA256, SIZE), Source(f"{server}/short", SHA256, SIZE)]
     with pytest.raises(FileNotFoundError, match=r"/none: HTTP Error 404: Not Found; nor from .*/short: expected 10240"):
         fetch(sources, tmp_path / "it.gz", progress=False)
-    fetch([*sources, Source(f"{server}/file", MD5)], tmp_path / "it.gz", progress=False)
+    fetch([*sources, Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it.gz", progress=False)
     assert (tmp_path / "it.gz").read_bytes() == CONTENT
 
 
@@ -140,7 +149,7 @@ def test_an_interrupted_download_leaves_nothing(server: str, tmp_path: Path, mon
 
     monkeypatch.setattr(files, "need", lambda name: SimpleNamespace(tqdm=Interrupted))
     with pytest.raises(KeyboardInterrupt):
-        fetch([Source(f"{server}/file", MD5)], tmp_path / "it.gz")
+        fetch([Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it.gz")
     assert os.listdir(tmp_path) == []
 
 
@@ -149,7 +158,7 @@ def test_a_killed_download_leaves_no_file_of_that_name(server: str, tmp_path: Pa
     code = f"""
         from pathlib import Path
         from equipoise.data._download import Source, fetch
-        fetch([Source("{server}/stall", "{MD5}")], Path(r"{tmp_path / "it.gz"}"), progress=False)
+        fetch([Source("{server}/stall", "{SHA256}", {SIZE})], Path(r"{tmp_path / "it.gz"}"), progress=False)
     """
     child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
     try:
@@ -160,7 +169,7 @@ def test_a_killed_download_leaves_no_file_of_that_name(server: str, tmp_path: Pa
         child.kill()
         child.wait()
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
-    fetch([Source(f"{server}/file", MD5)], tmp_path / "it.gz", progress=False)
+    fetch([Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it.gz", progress=False)
     assert (tmp_path / "it.gz").read_bytes() == CONTENT
 
 
@@ -196,9 +205,9 @@ def test_archives_are_read_and_not_unpacked(members: dict[str, bytes], tmp_path:
     path = tmp_path / "it.zip"
     path.write_bytes(archive(**members))
     with opened(path, "top") as folder:
-        assert read(folder / "a.txt") == b"hello"
+        assert read(folder / "a.txt", 1000) == b"hello"
         with pytest.raises(FileNotFoundError, match=r"expected the file .*it\.zip.*b\.txt, found no such file"):
-            read(folder / "b.txt")
+            read(folder / "b.txt", 1000)
     assert os.listdir(tmp_path) == ["it.zip"]
 
 
@@ -207,7 +216,7 @@ def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path):
     path = tmp_path / "in" / "it.zip"
     path.write_bytes(archive(**{"../out.txt": b"evil", "/tmp/out.txt": b"evil", "top/a.txt": b"good"}))
     with opened(path, "top") as folder:
-        assert read(folder / "a.txt") == b"good"
+        assert read(folder / "a.txt", 1000) == b"good"
     assert sorted(os.listdir(tmp_path)) == ["in"]
 
 
@@ -237,7 +246,69 @@ def test_a_damaged_member_is_named(tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(content)
     message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
     with opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
-        read(folder / "a.txt")
+        read(folder / "a.txt", 1000)
+
+
+@contextlib.contextmanager
+def at_most(megabytes: float) -> Iterator[None]:
+    """Check the peak of the memory that Python allocates."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < megabytes * 1e6
+
+
+BOMB = bytes(50_000_000)
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"a.txt": BOMB}))
+    message = r"it\.zip.a\.txt must hold at most 1000 bytes, found 50000000"
+    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_a_false_size_unpacks_no_more(tmp_path: Path):
+    content = archive(**{"a.txt": BOMB})
+    size = len(BOMB).to_bytes(4, "little")
+    assert content.count(size) == 2  # in the header of the member, and in the directory
+    (tmp_path / "it.zip").write_bytes(content.replace(size, (900).to_bytes(4, "little")))
+    message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
+    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_a_nested_bomb_is_not_unpacked(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"top.zip": BOMB}))
+    message = r"it\.zip.top\.zip must hold at most \d{6} bytes, found 50000000"
+    with at_most(1), pytest.raises(ValueError, match=message), opened(tmp_path / "it.zip", "top"):
+        pass
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_without_bound_are_refused(compression: int, tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "it.zip", "w", compression) as target:
+        target.writestr("a.txt", b"hello")
+    message = r"it\.zip.a\.txt must be stored or deflated, found another"
+    with opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+        read(folder / "a.txt", 1000)
+
+
+def test_deep_folders_in_archives_are_refused(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(**{"a/" * 8000 + "b.txt": b"hello"}))
+    message = r"it\.zip must hold folders at most 16 deep"
+    with at_most(1), pytest.raises(ValueError, match=message), opened(tmp_path / "it.zip", "top"):
+        pass
+
+
+def test_a_large_file_on_disk_is_not_read(tmp_path: Path):
+    (tmp_path / "a.txt").write_bytes(bytes(1001))
+    with pytest.raises(ValueError, match=r"a\.txt must hold at most 1000 bytes, found 1001"):
+        read(tmp_path / "a.txt", 1000)
+    assert read(tmp_path / "a.txt", 1001) == bytes(1001)
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -248,7 +319,7 @@ def test_whatever_bit_of_an_archive_is_wrong_the_error_is_ours(bit: int, tmp_pat
         path.write_bytes(good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :])
         try:
             with opened(path, "top") as folder:
-                assert read(folder / "a.txt") == b"hello, hello, hello, hello"
+                assert read(folder / "a.txt", 1000) == b"hello, hello, hello, hello"
         except (ValueError, FileNotFoundError) as error:
             assert "it.zip" in str(error)  # noqa: PT017
             refused += 1

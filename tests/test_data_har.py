@@ -8,11 +8,14 @@ import io
 import math
 import os
 import re
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.data import by_client, har
@@ -206,6 +209,69 @@ def test_a_damaged_archive_is_named(tmp_path: Path):
         har(tmp_path)
 
 
+BOMBS = {
+    "one line": (b"1 " * 25_000_000, "found otherwise: line 1 has more than 17952 bytes"),
+    "short lines": (b"1\n" * 25_000_000, "found otherwise: it has more than 10299 lines"),
+    "empty lines": (b"\n" * 50_000_000, "found otherwise: it has more than 10299 lines"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BOMBS.values(), ids=BOMBS)
+def test_a_zip_bomb_is_not_parsed(content: bytes, message: str, tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive({X: content}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=rf"X_train\.txt must hold rows of 561 numbers, {message}"):
+            har(tmp_path / "it.zip")
+        # The 50 MB and what zipfile copies, not the 800 MB that numpy would take.
+        assert tracemalloc.get_traced_memory()[1] < 160e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_labels_have_a_limit_of_their_own(tmp_path: Path):
+    (tmp_path / "it.zip").write_bytes(archive(files() | {Y: "1\n" * 200_000}))
+    with pytest.raises(ValueError, match=r"y_train\.txt must hold at most 329568 bytes, found 400000"):
+        har(tmp_path / "it.zip")
+
+
+MUTATIONS = st.lists(st.tuples(st.integers(0, 2**16), st.binary(max_size=4)), min_size=1, max_size=4)
+
+
+@settings(max_examples=50)
+@given(st.sampled_from([X, Y, SUBJECT, "zip"]), MUTATIONS)
+def test_mutated_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[int, bytes]]
+):
+    def mutated(content: bytes) -> bytes:
+        for place, inserted in changes:
+            position = place % len(content)
+            content = content[:position] + inserted + content[position + 2 :]
+        return content
+
+    contents = {file: GOOD[file].encode() for file in (X, Y, SUBJECT)}
+    if name != "zip":
+        contents[name] = mutated(contents[name])
+    packed = archive(contents)
+    path = tmp_path_factory.getbasetemp() / "mutated.zip"
+    path.write_bytes(mutated(packed) if name == "zip" else packed)
+    tracemalloc.start()
+    try:
+        with module.opened(path, NAME) as folder:
+            x, y, subjects = module._examples(folder, "train")
+        assert x.shape[1] == 561
+        assert len(x) == len(y) == len(subjects)
+    except ValueError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+    except FileNotFoundError as error:  # the name of a member has changed
+        assert name == "zip"
+        assert str(path) in str(error)  # noqa: PT017
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 8e6
+
+
 def test_nothing_there(tmp_path: Path):
     (tmp_path / "notes.txt").touch()
     expected = f"expected {NAME}.zip or the folder {NAME} in {tmp_path}, or one of them as root, found notes.txt in"
@@ -226,8 +292,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, checksum: str | None = 
     (folder / "served.zip").write_bytes(NESTED)
     digest = checksum or hashlib.sha256(NESTED).hexdigest()
     sources = (
-        Source((folder / "gone.zip").as_uri(), "sha256:0"),
-        Source((folder / "served.zip").as_uri(), f"sha256:{digest}"),
+        Source((folder / "gone.zip").as_uri(), "0", len(NESTED)),
+        Source((folder / "served.zip").as_uri(), digest, len(NESTED)),
     )
     monkeypatch.setattr(module, "SOURCES", sources)
 
@@ -244,12 +310,12 @@ def test_download_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     serve(monkeypatch, tmp_path, checksum="0" * 64)
-    message = f"{NAME}.zip could not be downloaded from .*gone.zip: .*; nor from .*served.zip: expected sha256 0000"
+    message = f"{NAME}.zip could not be downloaded from .*gone.zip: .*; nor from .*served.zip: expected SHA-256 0000"
     with pytest.raises(FileNotFoundError, match=message):
         har(tmp_path / "root", download=True, progress=False)
     assert os.listdir(tmp_path / "root") == []
 
 
 def test_checksums_are_complete():
-    assert all(re.fullmatch("sha256:[0-9a-f]{64}", source.checksum) for source in module.SOURCES)
+    assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) for source in module.SOURCES)
     assert list(module.ARCHIVES) == [f"{NAME}.zip", OUTER]

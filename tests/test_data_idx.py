@@ -8,11 +8,14 @@ import hashlib
 import itertools
 import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise.data._mnist as idx
@@ -107,7 +110,12 @@ DAMAGE = {
     "short header": (IMAGE, FIVE[:10], "must have 3 sizes after the magic number, found 6 bytes"),
     "short": (IMAGE, FIVE[:-1], "must hold 5 x 28 x 28 = 3920 bytes, at least one, found 3919 bytes"),
     "long": (IMAGE, FIVE + b"x", "must hold 5 x 28 x 28 = 3920 bytes, at least one, found more"),
-    "terabytes": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1), "must hold 4294967295 = 4294967295 .* found 0"),
+    "terabytes": (
+        LABEL,
+        struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1),
+        "must hold at most 54880000 bytes, .* 4294967295 in",
+    ),
+    "promised": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 50_000_000), "must hold 50000000 = 50000000 .* found 0"),
     "no images": (IMAGE, struct.pack(">4B3I", 0, 0, 8, 3, 0, 28, 28), "must hold 0 x 28 x 28 = 0 bytes, at least one"),
     "other pixels": (
         IMAGE,
@@ -168,6 +176,44 @@ def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
     assert refused > 8 * len(content) // 2
 
 
+@pytest.mark.parametrize(("promised", "peak"), [(100_000_000, 1), (1000, 4)], ids=["honest header", "false header"])
+def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
+    header = struct.pack(">4BI", 0, 0, 8, 1, promised)
+    (tmp_path / LABEL).write_bytes(gzip.compress(header + bytes(50_000_000), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"{LABEL} must hold .*{promised}"):
+            idx.read_idx(tmp_path / LABEL, 1)
+        assert tracemalloc.get_traced_memory()[1] < peak * 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=4)), min_size=1, max_size=4),
+    st.integers(1, 200),
+)
+def test_mutated_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, zipped: bool, changes: list[tuple[int, bytes]], end: int
+):
+    content = bytearray(idx_bytes(torch.arange(100).view(4, 5, 5)))
+    content = bytearray(gzip.compress(content)) if zipped else content
+    for position, inserted in changes:
+        content[position : position + 2] = inserted
+    path = tmp_path_factory.getbasetemp() / "mutated-idx3-ubyte"
+    path.write_bytes(content[:end])
+    tracemalloc.start()
+    try:
+        assert idx.read_idx(path, 3).dtype == torch.uint8
+    except ValueError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 4e6
+
+
 def test_files_of_two_folders_are_not_mixed(tmp_path: Path):
     write(tmp_path)
     write(tmp_path / "MNIST" / "raw", without=NAMES[3])
@@ -207,8 +253,8 @@ def test_root_must_be_a_folder(tmp_path: Path):
 
 
 def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    digest = hashlib.md5(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
-    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_md5=digest))
+    digest = hashlib.sha256(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
+    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_sha256=digest))
     write(tmp_path, zipped=False)
     check(mnist(tmp_path))
     with pytest.raises(ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"):
@@ -219,9 +265,14 @@ def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPa
 def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that is the second mirror of MNIST; the first one has nothing."""
     folder = write(tmp_path / "mirror")
-    digests = tuple(hashlib.md5((folder / f"{name}.gz").read_bytes()).hexdigest() for name in NAMES)
-    mirrors = ((tmp_path / "empty").as_uri() + "/", folder.as_uri() + "/")
-    monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, mirrors=mirrors, md5=digests))
+    contents = [(folder / f"{name}.gz").read_bytes() for name in NAMES]
+    local = dataclasses.replace(
+        idx.MNIST,
+        mirrors=((tmp_path / "empty").as_uri() + "/", folder.as_uri() + "/"),
+        sha256=tuple(hashlib.sha256(content).hexdigest() for content in contents),
+        sizes=tuple(len(content) for content in contents),
+    )
+    monkeypatch.setattr(idx, "MNIST", local)
     return folder
 
 
@@ -249,13 +300,13 @@ def test_no_download_unless_asked(mirror: Path, tmp_path: Path):
 
 
 def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path):
-    (mirror / f"{NAMES[1]}.gz").write_bytes(b"something else")
+    (mirror / f"{NAMES[1]}.gz").write_bytes(bytes(idx.MNIST.sizes[1]))
     folder = tmp_path / "root" / "MNIST" / "raw"
     with pytest.raises(FileNotFoundError) as caught:
         mnist(tmp_path / "root", download=True, progress=False)
     for part in (
         *idx.MNIST.mirrors,
-        f"expected md5 {idx.MNIST.md5[1]}, found",
+        f"expected SHA-256 {idx.MNIST.sha256[1]}, found",
         f"Put the file at {folder / NAMES[1]}.gz",
     ):
         assert part in str(caught.value)
@@ -264,7 +315,17 @@ def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path)
 
 def test_checksums_and_mirrors_are_complete():
     for collection in (idx.MNIST, idx.FASHION_MNIST):
-        assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in (*collection.md5, collection.labels_md5))
-        assert len({*collection.md5, collection.labels_md5}) == 5
-        assert collection.sources(NAMES[3])[0].url.endswith(f"/{NAMES[3]}.gz")
-        assert collection.sources(NAMES[3])[0].checksum == f"md5:{collection.md5[3]}"
+        digests = (*collection.sha256, collection.labels_sha256)
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+        assert len(set(digests)) == 5
+        source = collection.sources(NAMES[3])[0]
+        assert source.url.endswith(f"/{NAMES[3]}.gz")
+        assert source.sha256 == collection.sha256[3]
+        assert source.size == collection.sizes[3]
+
+
+def test_https_mirrors_come_first():
+    for collection in (idx.MNIST, idx.FASHION_MNIST):
+        schemes = [mirror.split(":")[0] for mirror in collection.mirrors]
+        assert schemes[0] == "https"
+        assert schemes == sorted(schemes, reverse=True)

@@ -22,11 +22,27 @@ IMAGES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "id
 FILES = ((ATTRIBUTES,), (IDENTITIES,), (IMAGES, f"{IMAGES}.zip"))
 SUBFOLDERS = ("", "celeba", "raw", "Img", "Anno")  # torchvision, LEAF, and the two folders of the authors
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
-SOURCES = {  # the identifiers and checksums that torchvision lists
-    f"{IMAGES}.zip": Source(f"{DRIVE}0B7EVK8r0v71pZjFTYXZWM3FlRnM", "md5:00d2c5bc6d35e252742224ab0c1e8fcb"),
-    ATTRIBUTES: Source(f"{DRIVE}0B7EVK8r0v71pblRyaVFSWGxPY0U", "md5:75e246fa4810816ffd6ee81facbd244c"),
-    IDENTITIES: Source(f"{DRIVE}1_ee_0u7vcNLOfNLegJRHmolfH5ICW-XS", "md5:32bd1bd63d3c78cd57e08160ec5ed1e2"),
+SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow Datasets
+    f"{IMAGES}.zip": Source(
+        f"{DRIVE}0B7EVK8r0v71pZjFTYXZWM3FlRnM",
+        "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+        1_443_490_838,
+    ),
+    ATTRIBUTES: Source(
+        f"{DRIVE}0B7EVK8r0v71pblRyaVFSWGxPY0U",
+        "f0e5da289d5ccf75ffe8811132694922b60f2af59256ed362afa03fefba324d0",
+        26_721_026,
+    ),
+    IDENTITIES: Source(
+        f"{DRIVE}1_ee_0u7vcNLOfNLegJRHmolfH5ICW-XS",
+        "c6143857c3e2630ac2da9f782e9c1232e5e59be993a9d44e8a7916c78a6158c0",
+        3_424_458,
+    ),
 }
+# Limits far above the genuine files: lists of 27 and 3 MB, images of 178 x 218 pixels, about 7 kB.
+LIST_BYTES = 1 << 26
+IMAGE_BYTES = 1 << 20
+PIXELS = 1 << 22
 BATCH = 64  # images that a thread reads in one go
 
 
@@ -137,7 +153,7 @@ def _identities(file: Path) -> dict[str, int]:
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a file, from 1, as words, without the empty ones."""
-    lines = enumerate(read(file).decode(errors="replace").splitlines(), start=1)
+    lines = enumerate(read(file, LIST_BYTES).decode(errors="replace").splitlines(), start=1)
     return ((number, words) for number, line in lines if (words := line.split()))
 
 
@@ -198,8 +214,12 @@ def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress
 def _image(file: Place, size: int, gray: bool) -> Tensor:
     """One image, as (channels, size, size) bytes, resized as LEAF does, regardless of proportions."""
     pillow: Any = need("PIL.Image")
+    content = read(file, IMAGE_BYTES)
     try:
-        with pillow.open(io.BytesIO(read(file)), formats=("JPEG",)) as image:
+        with pillow.open(io.BytesIO(content), formats=("JPEG",)) as image:
+            if image.width * image.height > PIXELS:  # from the header, before anything is decoded
+                found = f"{image.width} x {image.height}"
+                raise ValueError(f"{file} must have at most {PIXELS} pixels, found {found}")
             resized = image.resize((size, size), pillow.Resampling.BICUBIC).convert("L" if gray else "RGB")
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         raise ValueError(f"{file} must be a JPEG image, found it corrupt or truncated: {error}") from error

@@ -23,13 +23,19 @@ Place: TypeAlias = Path | zipfile.Path
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without an answer
+# A zip in a zip is compressed already and barely shrinks; an uncompressed one of text shrinks to a
+# quarter.
+NESTED_RATIO = 8
+# zipfile.Path stores every parent of every member: one name of 64 kB, "a/a/a/...", would cost 1 GB.
+DEPTH = 16
 
 
 class Source(NamedTuple):
-    """Where a file can be had, and the checksum that it has there, as ``algorithm:digest``."""
+    """A URL of a file, the SHA-256 digest of the file in hex, and its size in bytes."""
 
     url: str
-    checksum: str
+    sha256: str
+    size: int
 
 
 def as_path(root: str | os.PathLike[str]) -> Path:
@@ -50,16 +56,29 @@ def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:
     return FileNotFoundError(f"expected {expected}, found {_contents(root)}. {advice}")
 
 
-def read(place: Place) -> bytes:
-    """The whole of one file, on disk or in an archive."""
+def read(place: Place, limit: int) -> bytes:
+    """The whole of one file, on disk or in an archive, of at most ``limit`` bytes."""
     if not place.is_file():
         raise FileNotFoundError(f"expected the file {place}, found no such file")
     if isinstance(place, Path):
+        _check_size(place, place.stat().st_size, limit)
         return place.read_bytes()
+    member = place.root.getinfo(place.at)
+    _check_size(place, member.file_size, limit)
+    # zipfile bounds what these two decompress by what is asked for. It does not for the others.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{place} must be stored or deflated, found another compression")
     try:
-        return place.read_bytes()
+        with place.open("rb") as file:
+            # The size may be false: without a limit, zipfile unpacks everything before it notices.
+            return file.read(member.file_size + 1)
     except Exception as error:  # zipfile and its decompressors meet damage with a dozen types of exceptions
         raise ValueError(f"{place} cannot be unpacked, the archive is corrupt or truncated: {error}") from error
+
+
+def _check_size(place: Place, size: int, limit: int) -> None:
+    if size > limit:
+        raise ValueError(f"{place} must hold at most {limit} bytes, found {size}")
 
 
 @contextmanager
@@ -73,7 +92,8 @@ def opened(path: Path, folder: str) -> Iterator[Place]:
         if not inner.exists():
             yield _top(outer, folder)
             return
-        with _archive(io.BytesIO(read(inner)), str(inner)) as nested:
+        limit = NESTED_RATIO * path.stat().st_size
+        with _archive(io.BytesIO(read(inner, limit)), str(inner)) as nested:
             yield _top(nested, folder)
 
 
@@ -88,6 +108,8 @@ def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
     except Exception as error:
         raise ValueError(f"{name} must be a zip archive, found something else, or a part of one: {error}") from error
     with archive:
+        if any(member.count("/") > DEPTH for member in archive.namelist()):
+            raise ValueError(f"{name} must hold folders at most {DEPTH} deep, found a deeper one")
         archive.filename = name
         yield zipfile.Path(archive)
 
@@ -96,7 +118,8 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
     """Download a file from the first source that has it.
 
     It arrives under a temporary name in the same folder, and gets its own name when it is complete and its checksum is
-    right: whatever happens before, there is no file of that name.
+    right: whatever happens before, there is no file of that name. A source that sends too much is
+    cut off, so a download never takes more space on disk than the genuine file.
     """
     failures: list[str] = []
     for source in sources:
@@ -119,26 +142,28 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
 
 def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None:
     tqdm = need("tqdm").tqdm
-    algorithm, expected = source.checksum.split(":")
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+    digest = hashlib.sha256()
     request = urllib.request.Request(source.url, headers={"User-Agent": "equipoise"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         length = response.headers.get("Content-Length")
-        size = None if length is None else int(length)
+        if length is not None and int(length) != source.size:
+            raise ValueError(f"expected {source.size} bytes, found {int(length)} announced")
         temporary.parent.mkdir(parents=True, exist_ok=True)
         with (
             open(temporary, "xb") as file,
-            tqdm(total=size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
+            tqdm(total=source.size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
         ):
             while chunk := response.read(CHUNK):
+                if file.tell() + len(chunk) > source.size:
+                    raise ValueError(f"expected {source.size} bytes, found more")
                 file.write(chunk)
                 digest.update(chunk)
                 bar.update(len(chunk))
             received = file.tell()
-    if size is not None and received != size:
-        raise ValueError(f"expected {size} bytes, found {received}")
-    if digest.hexdigest() != expected:
-        raise ValueError(f"expected {algorithm} {expected}, found {digest.hexdigest()}")
+    if received != source.size:
+        raise ValueError(f"expected {source.size} bytes, found {received}")
+    if digest.hexdigest() != source.sha256:
+        raise ValueError(f"expected SHA-256 {source.sha256}, found {digest.hexdigest()}")
 
 
 def _contents(root: Path) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +20,18 @@ from equipoise.data.dataset import Dataset, as_share, hold_out
 
 FOLDER, ARCHIVE = "UCI HAR Dataset", "UCI HAR Dataset.zip"
 FEATURES, CLASSES = 561, 6
+ROWS = 10_299  # of both parts: more than any genuine file has
+WIDTH = 32  # bytes of a number and its separator: 16 as distributed, 26 from np.savetxt
 SOURCES = (  # the first one is an archive with the second one in it
     Source(
         "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
-        "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        61_005_872,
     ),
     Source(
         "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
-        "sha256:2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
+        "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
+        60_999_314,
     ),
 )
 ARCHIVES = (ARCHIVE, SOURCES[0].url.rsplit("/", 1)[1])
@@ -105,11 +111,11 @@ def _examples(folder: Place, part: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _table(file: Place, columns: int) -> NDArray[np.float32]:
-    content = read(file)
+    content = read(file, ROWS * columns * WIDTH)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # of a file without data
-            table = np.loadtxt(io.BytesIO(content), dtype=np.float32, comments=None, ndmin=2)
+            table = np.loadtxt(_lines(content, columns), dtype=np.float32, comments=None, ndmin=2)
     except (ValueError, UserWarning) as error:
         raise ValueError(f"{file} must hold rows of {columns} numbers, found otherwise: {error}") from error
     if table.shape[1] != columns:
@@ -118,6 +124,23 @@ def _table(file: Place, columns: int) -> NDArray[np.float32]:
         row, column = np.argwhere(~np.isfinite(table))[0]
         raise ValueError(f"{file} must hold finite numbers, found {table[row, column]} in row {row + 1}")
     return table
+
+
+def _lines(content: bytes, columns: int) -> Iterator[bytes]:
+    """Yield the lines; refuse too many or too long ones.
+
+    ``np.loadtxt`` takes up to 16 bytes of memory for each byte of a long line.
+    """
+    file = io.BytesIO(content)
+    for number in itertools.count(1):
+        line = file.readline(columns * WIDTH + 1)
+        if not line:
+            return
+        if len(line) > columns * WIDTH:
+            raise ValueError(f"line {number} has more than {columns * WIDTH} bytes")
+        if number > ROWS:
+            raise ValueError(f"it has more than {ROWS} lines")
+        yield line
 
 
 def _check_whole(file: Place, values: NDArray[np.float32], most: int | None) -> None:

@@ -20,6 +20,7 @@ from equipoise.data.dataset import Dataset
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 FILES = tuple(name.format(part) for part in ("train", "t10k") for name in (IMAGES, LABELS))
+LIMIT = 70_000 * 28 * 28  # bytes of both parts together: no genuine file has more
 ADVICE = "Put it there, or load it with download=True"
 
 
@@ -27,44 +28,57 @@ ADVICE = "Put it there, or load it with download=True"
 class Collection:
     """Images that are distributed as four IDX files.
 
-    ``folder`` is what torchvision calls it; ``md5`` are the checksums of ``FILES``, as distributed, with .gz;
-    ``labels_md5`` is that of the training labels themselves.
+    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes of
+    ``FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of the training labels,
+    unpacked and without their header.
     """
 
     name: str
     folder: str
     mirrors: tuple[str, ...]
-    md5: tuple[str, ...]
-    labels_md5: str
+    sha256: tuple[str, ...]
+    sizes: tuple[int, ...]
+    labels_sha256: str
 
     def sources(self, file: str) -> list[Source]:
         """Where a file can be had."""
-        return [Source(f"{mirror}{file}.gz", f"md5:{self.md5[FILES.index(file)]}") for mirror in self.mirrors]
+        digest = self.sha256[FILES.index(file)]
+        size = self.sizes[FILES.index(file)]
+        return [Source(f"{mirror}{file}.gz", digest, size) for mirror in self.mirrors]
 
 
 MNIST = Collection(
     name="MNIST",
     folder="MNIST",
-    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
-    md5=(
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+    mirrors=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "http://yann.lecun.com/exdb/mnist/",
     ),
-    labels_md5="e86ee40d66677c011a9abda399ec8c4d",
+    sha256=(
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    sizes=(9_912_422, 28_881, 1_648_877, 4_542),
+    labels_sha256="1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
 )
 FASHION_MNIST = Collection(
     name="Fashion-MNIST",
     folder="FashionMNIST",
-    mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    md5=(
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+    mirrors=(  # the authors' repository; the website of their bucket speaks no https
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ),
-    labels_md5="3236f6424fc25388b2834cb19942cf7e",
+    sha256=(
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+    sizes=(26_421_880, 29_515, 4_422_102, 5_148),
+    labels_sha256="657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
 )
 
 
@@ -79,7 +93,7 @@ def mnist(root: str | os.PathLike[str], *, download: bool = False, progress: boo
 
     Args:
         root: the folder.
-        download: whether to download files that are not there, from the mirrors that torchvision uses, about 12 MB.
+        download: whether to download files that are not there, about 12 MB.
         progress: whether to show a bar while downloading.
 
     Raises:
@@ -140,6 +154,9 @@ def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tenso
         raise ValueError(f"{path} must have {dims} sizes after the magic number, found {len(header)} bytes")
     shape = struct.unpack(f">{dims}I", header)
     size = math.prod(shape)
+    if size > LIMIT:
+        promised = f"{' x '.join(map(str, shape))} = {size}"
+        raise ValueError(f"{path} must hold at most {LIMIT} bytes, found {promised} in its header")
     content = _read_at_most(file, size + 1)
     if len(content) != size or not size:
         found = f"{len(content)} bytes" if len(content) <= size else "more"
@@ -148,7 +165,7 @@ def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tenso
 
 
 def _read_at_most(file: BufferedReader | gzip.GzipFile, size: int) -> bytearray:
-    content = bytearray()  # a corrupt header may ask for terabytes: never allocate what is not there
+    content = bytearray()  # the header may promise too much: never allocate what is not there
     while chunk := file.read(min(CHUNK, size - len(content))):
         content += chunk
     return content
@@ -187,9 +204,9 @@ def _file(collection: Collection, folder: Path, name: str, download: bool, progr
 
 def _check_origin(collection: Collection, path: Path, labels: Tensor) -> None:
     """The files of all collections have the same names, and one could pass for another without a word."""
-    digest = hashlib.md5(labels.numpy().tobytes(), usedforsecurity=False).hexdigest()
+    digest = hashlib.sha256(labels.numpy().tobytes()).hexdigest()
     for other in (MNIST, FASHION_MNIST):
-        if other.name != collection.name and digest == other.labels_md5:
+        if other.name != collection.name and digest == other.labels_sha256:
             raise ValueError(f"{path} must be of {collection.name}, found the labels of {other.name}")
 
 
