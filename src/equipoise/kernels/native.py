@@ -83,14 +83,14 @@ def measure(
         return _in_tiles(x, rows, torch.minimum(left, right), torch.maximum(left, right), differ)
     # The number of blocks is rounded down: one block alone is as long as it may be, or all are at least that long.
     blocks = max(1, len(left) // max(PAIRS, CLIQUES * count + 1))
-    found = []
-    norms = torch.empty(0)
+    measures: list[Tensor] = []
+    norms = torch.empty(0, device="cpu")
     for number, (some, others) in enumerate(zip(left.chunk(blocks), right.chunk(blocks), strict=True)):
         squares, sizes = _measured(x, rows, 0, (some.contiguous(), others.contiguous()), len(some), differ)
-        found.append(squares)
+        measures.append(squares)
         if number == 0:
             norms = sizes
-    return found[0] if len(found) == 1 else torch.cat(found), norms
+    return measures[0] if len(measures) == 1 else torch.cat(measures), norms
 
 
 def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) 
     tile = tile_rows()
     size = -(-len(rows) // tile)
     squares = torch.empty(tile * tile * (size * (size + 1) // 2), dtype=torch.float64, device="cpu")
-    norms = torch.empty(0)
+    norms = torch.empty(0, device="cpu")
     first = 0
     end = 0
     while first < size:  # some rows of tiles at a time, with all tiles from theirs on
