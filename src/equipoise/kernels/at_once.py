@@ -31,7 +31,8 @@ def along_edges(own: Tensor, inbox: Inbox, *, differ: bool) -> tuple[Tensor, Ten
     else:
         measured, squares = native.measure([own, inbox.bank], receivers, rows + len(own), differ=differ)
         sizes = mended_norms(squares[: len(own)].sqrt(), own)
-        _learn_norms(inbox, squares[len(own) :])
+        if own.dtype not in native.HALVES or len(own) <= len(inbox.bank):  # else summed in other blocks than alone
+            _learn_norms(inbox, squares[len(own) :])
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device="cpu")
     return result.index_put_((receivers, columns), measured), sizes
 
