@@ -29,6 +29,8 @@ ABREAST = 6  # receivers that share a row then, at most
 STRIP = 256  # columns that the library combines at a time, at most
 PARTS = 16  # of the columns that are summed apart, so that sums do not depend on the number of threads
 FLUSH = 4096  # columns of a part are a multiple of this
+CLIQUES = 8  # times as many pairs as rows, beyond which the library packs rows for pairs that are next to each other
+PAIRS = 1 << 17  # that are measured at a time, at least: sums of each take 64 bytes per thread
 BLOCK = 1 << 20  # elements of half precision that are converted at a time
 CACHE = 1 << 23  # bytes of a result beyond which it is written past the caches
 
@@ -51,13 +53,14 @@ def squared_norms(x: Tensor) -> Tensor:
     if x.dtype in HALVES:
         return sum((squared_norms(part) for (part,), _ in _in_float32([x])), x.new_zeros(len(x), dtype=torch.float64))
     rows, call = _addresses([x]), function("norms", x)
-    parts, sums = _parts(x.shape[1]), torch.zeros(PARTS, len(x), dtype=torch.float64, device="cpu")
+    parts = _parts(x.shape[1])
+    sums = torch.zeros(len(parts), len(x), dtype=torch.float64, device="cpu")
 
     def run(part: int) -> int:
         return call(*_array(rows), *parts[part], sums[part].data_ptr())
 
     in_threads(run, len(parts), x.numel())
-    return sums.sum(0)
+    return _in_order(sums)
 
 
 def measure(
@@ -78,33 +81,68 @@ def measure(
     count = len(rows)
     if 3 * len(left) > count * count and len(left) > 6:
         return _in_tiles(x, rows, torch.minimum(left, right), torch.maximum(left, right), differ)
-    left, right = left.contiguous(), right.contiguous()
-    return _measured(x, rows, left, right, len(left), differ)
+    # The number of blocks is rounded down: one block alone is as long as it may be, or all are at least that long.
+    blocks = max(1, len(left) // max(PAIRS, CLIQUES * count + 1))
+    measures: list[Tensor] = []
+    norms = torch.empty(0, device="cpu")
+    for number, (some, others) in enumerate(zip(left.chunk(blocks), right.chunk(blocks), strict=True)):
+        squares, sizes = _measured(x, rows, 0, (some.contiguous(), others.contiguous()), len(some), differ)
+        measures.append(squares)
+        if number == 0:
+            norms = sizes
+    return measures[0] if len(measures) == 1 else torch.cat(measures), norms
 
 
 def _in_tiles(x: Tensor, rows: Tensor, low: Tensor, high: Tensor, differ: bool) -> tuple[Tensor, Tensor]:
     """All pairs of rows are measured, tile by tile of the upper triangle, and those that were asked for picked out."""
     tile = tile_rows()
-    size, i, j = -(-len(rows) // tile), low // tile, high // tile
-    squares, norms = _measured(x, rows, None, None, tile * tile * (size * (size + 1) // 2), differ)
-    return squares[(i * size - i * (i - 1) // 2 + j - i) * tile * tile + low % tile * tile + high % tile], norms
+    size = -(-len(rows) // tile)
+    squares = torch.empty(tile * tile * (size * (size + 1) // 2), dtype=torch.float64, device="cpu")
+    norms = torch.empty(0, device="cpu")
+    first = 0
+    end = 0
+    while first < size:  # some rows of tiles at a time, with all tiles from theirs on
+        amount = min(size - first, max(1, PAIRS // (tile * tile * (size - first))))
+        start = end
+        end += tile * tile * (amount * (size - first) - amount * (amount - 1) // 2)
+        squares[start:end], sizes = _measured(x, rows[first * tile :], amount, None, end - start, differ)
+        if first == 0:
+            norms = sizes
+        first += amount
+    i = low // tile
+    place = i * size - i * (i + 1) // 2  # tiles before those of this row of tiles, less its own number
+    place += high // tile
+    place *= tile
+    place += low % tile
+    place *= tile
+    place += high % tile
+    return squares[place], norms
 
 
 def _measured(
-    x: Tensor, rows: Tensor, left: Tensor | None, right: Tensor | None, pairs: int, differ: bool
+    x: Tensor, rows: Tensor, tiles: int, ends: tuple[Tensor, Tensor] | None, pairs: int, differ: bool
 ) -> tuple[Tensor, Tensor]:
+    """(pairs,) measures of the pairs with these ends, or of so many rows of tiles, and (rows,) squared norms."""
     parts, call = _parts(x.shape[1]), function("measure", x)
     sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64, device="cpu")
-    ends = [None if index is None else index.data_ptr() for index in (left, right)]
+    pointers = (None, None) if ends is None else (ends[0].data_ptr(), ends[1].data_ptr())
 
     def run(part: int) -> int:
         out = sums[part]
         sums_of = (out.data_ptr(), out[pairs:].data_ptr())
-        return call(*_array(rows), left is None, *ends, pairs, differ, *parts[part], *sums_of)
+        return call(*_array(rows), tiles, *pointers, pairs, differ, *parts[part], *sums_of)
 
     in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
-    total = sums.sum(0)
+    total = _in_order(sums)
     return total[:pairs], total[pairs:]
+
+
+def _in_order(sums: Tensor) -> Tensor:
+    """The sum of all rows, one after the other: in ``Tensor.sum`` the order depends on how many columns there are."""
+    total = sums[0] if len(sums) else sums.new_zeros(sums.shape[1])
+    for part in sums[1:]:
+        total += part
+    return total
 
 
 # Weighted sums.
@@ -256,7 +294,8 @@ def _in_float32(
     matrices: Sequence[Tensor], out: Tensor | None = None, receivers: Tensor | None = None
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Blocks of columns of all matrices in float32, and a tensor for their results, which go to ``out`` afterwards."""
-    d, heard = matrices[0].shape[1], sum(map(len, matrices))
+    # Blocks are those of the longest matrix alone, so that its norms are the same sums beside others.
+    d, heard = matrices[0].shape[1], max(map(len, matrices))
     rows = slice(None) if receivers is None else receivers
     results = 0 if out is None else len(out) if receivers is None else len(receivers)
     for columns in column_blocks(d, max(STRIP, BLOCK // max(1, heard) // STRIP * STRIP)):

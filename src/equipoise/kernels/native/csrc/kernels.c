@@ -47,6 +47,7 @@ enum { BASELINE, AVX2, AVX512 };
 #define NARROW 64          /* columns of a strip at least, a multiple of MANY vectors and of UNROLLED vectors */
 #define WIDEST 256         /* and at most, so that sums of T are short enough to hold 1e-6 */
 #define FLUSH 4096         /* columns after which sums of sums go to double precision */
+#define SQUARES 1024       /* columns after which sums of squares do, of which a norm has only one */
 #define CLIQUES 8          /* times as many pairs as rows, beyond which pairs next to each other share their rows */
 #define LARGEST 512        /* values in one network */
 #define FEW 24             /* rows that are compared where they are, at most */
@@ -146,7 +147,7 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
 #endif
 
 #define EXPORTED(T, S)                                                                                                 \
-    EXPORT int eq_measure_##S(const T *const *rows, int64_t count, int tiles, const int64_t *left,                     \
+    EXPORT int eq_measure_##S(const T *const *rows, int64_t count, int64_t tiles, const int64_t *left,                 \
                               const int64_t *right, int64_t pairs, int differ, int64_t from, int64_t to, double *out,  \
                               double *norms) {                                                                         \
         CHOOSE(measure_##S, rows, count, tiles, left, right, pairs, differ, from, to, out, norms)                      \
