@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.testing.rounds import Distance
+from equipoise.testing._rounds import Distance
 from tests.cases import RULES
 
 TOUCHES: dict[str, Callable[[Tensor, eq.Inbox], object]] = {
