@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.racing import Row
 from benchmarks.scale import ScaleRow
-from equipoise._utils.atomic_write import replacing
+from equipoise._utils.atomic_write import atomic_write
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Results:
 def save(results: Results, path: Path | None) -> None:
     """Write what there is so far, so that a run that is stopped can be resumed."""
     if path is not None:
-        with replacing(path, "results") as file:
+        with atomic_write(path, "results") as file:
             file.write((json.dumps(asdict(results), indent=1) + "\n").encode())
 
 

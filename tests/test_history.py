@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise._utils.atomic_write import replacing
+from equipoise._utils.atomic_write import atomic_write
 from equipoise.simulation.history import History, Round
 
 NAN, INF = math.nan, math.inf
@@ -492,7 +492,7 @@ def test_what_is_half_written_has_another_name(tmp_path: Path, monkeypatch: pyte
     path.write_text("old", encoding="utf-8")
     seen: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: seen.append(path.read_text(encoding="utf-8")))
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(b"new\n")
     assert seen == ["old"]
     assert path.read_bytes() == b"new\n"

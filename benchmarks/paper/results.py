@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.paper.run import Run
 from benchmarks.paper.setting import Setting
-from equipoise._utils.atomic_write import replacing
+from equipoise._utils.atomic_write import atomic_write
 from equipoise.optional import import_optional
 
 LOCK = ".lock"  # one for the whole folder: adding takes milliseconds, a run takes minutes
@@ -95,7 +95,7 @@ class Store:
             about = json.dumps(_plain(setting))
             head = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n'
             text = f'{head} "runs": [\n  {lines}\n ]}}\n'
-            with replacing(path, "result") as file:
+            with atomic_write(path, "result") as file:
                 file.write(text.encode())
 
 

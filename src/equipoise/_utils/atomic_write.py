@@ -1,4 +1,4 @@
-"""Files that are written as a whole, or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-ABANDONED = 3600.0  # seconds after which nobody is still writing a file
+# Seconds after which a temporary file counts as left behind by a killed process. An hour is longer
+# than any write takes; a shorter time could delete a file that another process is still writing.
+ABANDONED = 3600.0
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], what: str = "file") -> Iterator[IO[bytes]]:
-    """A file that takes the place of another when it is complete and on the disk, and not before.
+def atomic_write(path: str | os.PathLike[str], what: str = "file") -> Iterator[IO[bytes]]:
+    """Open a file that replaces ``path`` when the block ends.
 
-    Whoever is killed meanwhile, finds the disk full, or looks at the file, has the one before. ``what`` is how errors
-    call it.
+    Atomic: an interrupted write, or one that fills the disk, keeps the previous file, and readers
+    never see a part of the new one. Errors call the file ``what``.
     """
     path = Path(path).resolve()
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
@@ -27,19 +29,21 @@ def replacing(path: str | os.PathLike[str], what: str = "file") -> Iterator[IO[b
         with open(temporary, "xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # the name must not reach the disk before the content
         os.replace(temporary, path)
         _delete_abandoned(path)
     except OSError as error:
-        raise OSError(error.errno, f"{what} could not be saved: {error.strerror}", str(path)) from error
+        raise OSError(
+            error.errno, f"{what} could not be saved: {error.strerror}", str(path)
+        ) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def _delete_abandoned(path: Path) -> None:
-    """Delete what processes left that were killed while they wrote."""
+    """Delete the temporary files of processes that were killed while writing."""
     for part in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.part"):
-        with suppress(OSError):  # somebody else was faster
+        with suppress(OSError):  # another process deleted it first
             if time.time() - part.stat().st_mtime > ABANDONED:
                 part.unlink()

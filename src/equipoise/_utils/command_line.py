@@ -10,6 +10,8 @@ from pathlib import Path
 
 
 def integer_from(minimum: int) -> Callable[[str], int]:
+    """The type of integers of at least ``minimum``."""
+
     def integer(text: str) -> int:
         try:
             number = int(text)
@@ -23,6 +25,7 @@ def integer_from(minimum: int) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
+    """A finite number greater than 0."""
     try:
         number = float(text)
     except ValueError:
@@ -33,11 +36,12 @@ def positive(text: str) -> float:
 
 
 def folder(text: str) -> Path:
-    """A folder that can be written to; it is made if there is none."""
+    """A writable folder, which is created if it does not exist."""
     try:
         Path(text).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"must be a folder, found {text}: {error.strerror}") from error
+        found = f"{text}: {error.strerror}"
+        raise argparse.ArgumentTypeError(f"must be a folder, found {found}") from error
     if not os.access(text, os.W_OK | os.X_OK):
         raise argparse.ArgumentTypeError(f"must be a folder that can be written to, found {text}")
     return Path(text)

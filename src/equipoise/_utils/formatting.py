@@ -1,4 +1,4 @@
-"""How objects are shown to people: like the call that makes them, without addresses in memory."""
+"""Representations of objects as the call that makes them, and hints for error messages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from equipoise._utils.validation import describe
 
 
-def way_to_a_vector(x: object, name: str) -> str:
-    """What to do about something that is given for a model and is no floating-point tensor, for error messages."""
+def vector_hint(x: object, name: str) -> str:
+    """How to turn an argument into a floating-point vector, for error messages."""
     if isinstance(x, nn.Module):
         return "; flatten(module) makes one"
     if isinstance(x, Mapping):
@@ -23,22 +23,24 @@ def way_to_a_vector(x: object, name: str) -> str:
 
 
 def as_call(made: Any) -> str:
-    """A dataclass as the call that makes it: functions by name, tensors by dtype and shape.
+    """The call that makes a dataclass; functions appear by name, tensors by dtype and shape.
 
     >>> eq.Balance(gamma=0.5)
     Balance(gamma=0.5, kappa=1.0, progress=None)
     """
-    return call(type(made).__name__, **{field.name: getattr(made, field.name) for field in fields(made) if field.repr})
+    shown = {field.name: getattr(made, field.name) for field in fields(made) if field.repr}
+    return call(type(made).__name__, **shown)
 
 
 def call(function: str, /, **arguments: Any) -> str:
-    """A call of a function with these arguments: functions by name, tensors by dtype and shape.
+    """A call of a function; functions appear by name, tensors by dtype and shape.
 
     >>> from equipoise._utils.formatting import call
     >>> call("mix", alpha=0.5, models=torch.zeros(2, 3))
     'mix(alpha=0.5, models=float32 (2, 3))'
     """
-    return f"{function}({', '.join(f'{key}={_shown(value)}' for key, value in arguments.items())})"
+    shown = [f"{name}={_shown(value)}" for name, value in arguments.items()]
+    return f"{function}({', '.join(shown)})"
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Values computed from tensors, kept until one of these tensors is modified in place."""
+"""A cache of values computed from tensors, which notices if a tensor is modified in place."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ ValueT = TypeVar("ValueT")
 
 
 class Memo:
-    """Remembers values by name, and forgets a value after a tensor that it depends on was modified in place.
+    """Caches values by name until a tensor that they depend on is modified in place.
 
-    torch counts the in-place changes of a tensor and of all its views in ``Tensor._version``. A value that is itself a
-    tensor is forgotten too if somebody modifies it. Tensors made under ``torch.inference_mode`` have no such count, so
-    nothing that depends on them is kept, except with ``trusting=True``, for as long as nobody writes to them.
+    torch counts the in-place changes of a tensor and of all its views in ``Tensor._version``. A
+    cached value that is itself a tensor is also dropped if it is modified.
 
-    A copy, by ``deepcopy`` or pickle, starts empty: the counts of copied tensors start again at 0.
+    Tensors made under ``torch.inference_mode`` have no such count, so values that depend on them
+    are not cached. With ``trusting=True`` they are: use it only while no other code can modify
+    the tensors.
+
+    A deep copy or an unpickled copy starts empty: the counts of copied tensors restart at 0.
     """
 
     def __init__(self, *, trusting: bool = False) -> None:
@@ -28,12 +31,12 @@ class Memo:
         return Memo, ()
 
     def get(self, name: str, sources: tuple[Tensor, ...], compute: Callable[[], ValueT]) -> ValueT:
-        """The value of this name: the one that is known, or else computed now from the source tensors."""
+        """The cached value of this name, or else one computed now from the source tensors."""
         known = self.known(name)
         return self.put(name, sources, compute()) if known is None else known
 
     def known(self, name: str) -> Any:
-        """The value of this name, or None if it is not known, or not any longer."""
+        """The cached value of this name, or None."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -45,7 +48,7 @@ class Memo:
         return value
 
     def put(self, name: str, sources: tuple[Tensor, ...], value: ValueT) -> ValueT:
-        """Remember a value that was computed from the source tensors, and return it."""
+        """Cache a value that was computed from the source tensors, and return it."""
         if not self._trusting and any(tensor.is_inference() for tensor in sources):
             return value
         tensors: tuple[Tensor, ...] = (*sources, value) if isinstance(value, Tensor) else sources

@@ -1,4 +1,4 @@
-"""A line that shows how far a long run is."""
+"""A progress bar for long runs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-WIDTH = 24  # of the bar
-COLUMNS = 80  # of a terminal that does not say how many it has
-REDRAWN = 0.1  # seconds between two drawings on a terminal
-LOGGED = 5.0  # seconds between two lines of a log; later on, a tenth of the time that has passed,
-RARELY = 300.0  # but no longer than this: a log that stands still looks as if the run did
+WIDTH = 24  # characters of the bar
+COLUMNS = 80  # of a terminal that does not report its width
+REDRAW_SECONDS = 0.1  # between two drawings on a terminal
+# Seconds between two lines of a log: at first LOG_SECONDS, later a tenth of the elapsed time, so
+# that a run of a day does not fill the log, but at most LONGEST_PAUSE, so that it looks alive.
+LOG_SECONDS = 5.0
+LONGEST_PAUSE = 300.0
 
 
 class Progress:
-    """A progress bar on standard error: on a terminal one line, drawn again; in a log or a notebook, some lines.
+    """A progress bar on standard error.
 
-    Without a standard error, and after it is closed, nothing is shown. The time that is left is estimated from the
-    steps since the start; those ``done`` before it, in a run that is resumed, and those that are skipped do not count.
+    A terminal shows one line, which is redrawn; a log or a notebook gets a new line from time to
+    time. Without a standard error, or after it is closed, nothing is shown. The remaining time is
+    estimated from the steps since the start, without skipped steps and those ``done`` before a
+    run was resumed.
 
     >>> import sys
     >>> from equipoise._utils.progress import Progress
@@ -29,12 +33,19 @@ class Progress:
     round 3/3 [########################] 0:00 worst error 0.33
     """
 
-    def __init__(self, total: int, label: str, *, done: int = 0, file: TextIO | None = None) -> None:
-        self.total, self.label, self.done = total, label, done
-        self._file: TextIO | None = sys.stderr if file is None else file  # sys.stderr is None under pythonw
-        self._columns = _columns_of_terminal(self._file)
-        self._start, self.skipped = time.monotonic(), done
-        self._drawn, self._line = self._start, ""
+    def __init__(
+        self, total: int, label: str, *, done: int = 0, file: TextIO | None = None
+    ) -> None:
+        self.total = total
+        self.label = label
+        self.done = done
+        self.skipped = done
+        # sys.stderr is None under pythonw.
+        self._file: TextIO | None = sys.stderr if file is None else file
+        self._columns = _terminal_columns(self._file)
+        self._start = time.monotonic()
+        self._drawn = self._start
+        self._line = ""
         self._note: str | Callable[[], str] = ""
 
     def __enter__(self) -> Progress:
@@ -46,22 +57,30 @@ class Progress:
         self._draw(end="\n")
 
     def advance(self, note: str | Callable[[], str] = "", steps: int = 1) -> None:
-        """Note that some steps are done, and what there is to say: a text, or a function that returns one if asked."""
-        self.done, self._note = self.done + steps, note or self._note
+        """Count some steps as done. ``note`` is a text, or a function that makes one if needed."""
+        self.done += steps
+        self._note = note or self._note
         now = time.monotonic()
-        pause = min(max(LOGGED, 0.1 * (now - self._start)), RARELY) if self._columns is None else REDRAWN
+        if self._columns is not None:
+            if now - self._drawn >= REDRAW_SECONDS:
+                self._draw()
+            return
+        pause = min(max(LOG_SECONDS, 0.1 * (now - self._start)), LONGEST_PAUSE)
         if now - self._drawn >= pause:
-            self._draw(end="\n" if self._columns is None else "")
+            self._draw(end="\n")
 
     def skip(self, steps: int) -> None:
-        """Note that some steps need not be done: they were done before, or there is no use in them."""
-        self.done, self.skipped = self.done + steps, self.skipped + steps
+        """Count steps as done that took no time: done in an earlier run, or not needed."""
+        self.done += steps
+        self.skipped += steps
 
     def _draw(self, end: str = "") -> None:
-        self._drawn, before = time.monotonic(), self._line
+        self._drawn = time.monotonic()
+        before = self._line
         filled = WIDTH * self.done // max(1, self.total)
+        bar = "#" * filled + "." * (WIDTH - filled)
         note = self._note if isinstance(self._note, str) else self._note()
-        line = f"{self.label} {self.done}/{self.total} [{'#' * filled}{'.' * (WIDTH - filled)}] {self._clock()} {note}"
+        line = f"{self.label} {self.done}/{self.total} [{bar}] {self._clock()} {note}"
         self._line = line.rstrip()[: self._columns]
         if self._columns is not None:
             self._write("\r" + self._line.ljust(len(before)) + end)
@@ -69,11 +88,12 @@ class Progress:
             self._write(self._line + end)
 
     def _clock(self) -> str:
-        """Time that it took, or that is left."""
-        elapsed, fresh = self._drawn - self._start, self.done - self.skipped
-        if self.done >= self.total or fresh <= 0:
+        """The elapsed time, or an estimate of the remaining time."""
+        elapsed = self._drawn - self._start
+        timed = self.done - self.skipped
+        if self.done >= self.total or timed <= 0:
             return _minutes(elapsed)
-        return f"{_minutes(elapsed / fresh * (self.total - self.done))} left"
+        return f"{_minutes(elapsed / timed * (self.total - self.done))} left"
 
     def _write(self, text: str) -> None:
         if self._file is None:
@@ -82,7 +102,7 @@ class Progress:
             encoding = getattr(self._file, "encoding", None) or "utf-8"
             self._file.write(text.encode(encoding, "replace").decode(encoding))
             self._file.flush()
-        except Exception:  # closed, a broken pipe, or whatever somebody put in its place: no reason to end a run
+        except Exception:  # a closed file or a broken pipe is no reason to end a run
             self._file = None
 
 
@@ -99,12 +119,13 @@ class Silence:
         """Show nothing."""
 
 
-def _columns_of_terminal(file: TextIO | None) -> int | None:
-    """How long a line may be, or None where lines are not drawn again."""
+def _terminal_columns(file: TextIO | None) -> int | None:
+    """The longest line of a terminal, or None for other files."""
     try:
         if file is None or not file.isatty():
             return None
-        return (os.get_terminal_size(file.fileno()).columns or COLUMNS) - 1  # some terminals wrap a full line
+        columns = os.get_terminal_size(file.fileno()).columns or COLUMNS
+        return columns - 1  # some terminals wrap a full line
     except Exception:
         return None
 

@@ -1,4 +1,4 @@
-"""What a caller may give for an argument, and how an error calls what was found instead."""
+"""Argument validation and error formatting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.types import RoundInputs
 
 INPUTS = tuple(RoundInputs.__annotations__)
-"""What rules may be told about a round."""
+"""Names of the round inputs."""
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -23,7 +23,7 @@ Clients = Tensor | Iterable[int]  # a bool mask (n,), or client ids
 
 
 def describe(x: object) -> str:
-    """A tensor's dtype and shape, or the type of something else, for error messages."""
+    """The dtype and shape of a tensor, or the type of another object, for error messages."""
     if not isinstance(x, Tensor):
         return type(x).__name__
     if x.is_nested:
@@ -33,24 +33,22 @@ def describe(x: object) -> str:
 
 
 def is_floating(x: object) -> TypeGuard[Tensor]:
-    """Whether it is a dense tensor of floating-point numbers."""
-    return isinstance(x, Tensor) and x.is_floating_point() and x.layout == torch.strided and not x.is_nested
+    """Whether ``x`` is a dense floating-point tensor."""
+    if not isinstance(x, Tensor) or x.is_nested:
+        return False
+    return x.is_floating_point() and x.layout == torch.strided
 
 
-def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+def check_count(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
     """Raise unless ``value`` is an integer in range."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or value < least
-        or (most is not None and value > most)
-    ):
-        expected = f"at least {least}" if most is None else f"from {least} to {most}"
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or value < minimum or (maximum is not None and value > maximum):
+        expected = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a real number, of Python or numpy, and no bool."""
+    """Whether ``value`` is a real number of Python or numpy, but not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -63,7 +61,8 @@ def check_probability(name: str, value: object) -> None:
 def check_number(name: str, value: object, *, positive: bool = False) -> None:
     """Raise unless ``value`` is a finite number >= 0, or > 0."""
     if not is_number(value) or not 0 <= value < math.inf or (positive and value == 0):
-        raise ValueError(f"{name} must be a finite number {'>' if positive else '>='} 0, found {value!r}")
+        bound = "> 0" if positive else ">= 0"
+        raise ValueError(f"{name} must be a finite number {bound}, found {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:
@@ -73,16 +72,16 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise unless ``value`` is one of the choices, at least two."""
+    """Raise unless ``value`` is one of two or more choices."""
     if not isinstance(value, str) or value not in choices:
         expected = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
         raise ValueError(f"{name} must be {expected}, found {value!r}")
 
 
 def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
-    """Raise unless these are round inputs, and those that are numbers or functions are valid.
+    """Raise unless all names are round inputs, and ``t``, ``total`` and ``loss_of`` are valid.
 
-    A known input that a rule does not need is ignored, but a misspelled one is an error.
+    An input that the rule does not need is ignored; a misspelled one is an error.
     """
     for name in inputs:
         if name not in INPUTS:
@@ -97,16 +96,16 @@ def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
         raise ValueError(f"loss_of must be a function, found {describe(inputs['loss_of'])}")
 
 
-def check_range(name: str, ids: Tensor, least: int, end: int | None) -> None:
+def check_range(name: str, ids: Tensor, minimum: int, end: int | None) -> None:
     """Raise unless all ids are in range."""
-    if ids.numel() and (ids.min() < least or (end is not None and ids.max() >= end)):
-        expected = f"at least {least}" if end is None else f"from {least} to {end - 1}"
+    if ids.numel() and (ids.min() < minimum or (end is not None and ids.max() >= end)):
+        expected = f"at least {minimum}" if end is None else f"from {minimum} to {end - 1}"
         found = f"{ids.min()}" if ids.min() == ids.max() else f"{ids.min()} to {ids.max()}"
         raise ValueError(f"{name} must be {expected}, found {found}")
 
 
 def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tensor:
-    """A set of clients, given as nothing, a bool mask (n,) or ids, as a bool mask (n,).
+    """A set of clients as a bool mask (n,), from None, a bool mask (n,) or ids.
 
     >>> from equipoise._utils.validation import as_mask
     >>> as_mask([0, 2], 4)
@@ -114,34 +113,40 @@ def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tens
     """
     if clients is None:
         return torch.zeros(n, dtype=torch.bool, device="cpu")
-    chosen = as_tensor(clients, f"{name} must be a bool mask of shape ({n},) or client ids")
+    expected = f"a bool mask of shape ({n},) or client ids"
+    chosen = as_tensor(clients, f"{name} must be {expected}")
     if chosen.dtype == torch.bool and chosen.shape == (n,):
         return chosen
-    if chosen.dim() != 1 or chosen.dtype == torch.bool or (chosen.is_floating_point() and chosen.numel()):
-        raise ValueError(f"{name} must be a bool mask of shape ({n},) or client ids, found {describe(chosen)}")
+    # An empty list becomes a tensor of floats, but is a valid set of ids.
+    is_float = chosen.is_floating_point() and chosen.numel() > 0
+    if chosen.dim() != 1 or chosen.dtype == torch.bool or is_float:
+        raise ValueError(f"{name} must be {expected}, found {describe(chosen)}")
     ids, times = chosen.long().unique(return_counts=True)
     check_range(name, ids, 0, n)
     if len(ids) < len(chosen):
-        raise ValueError(f"{name} must name every client once, found client {ids[times > 1][0]} more than once")
+        found = f"client {ids[times > 1][0]} more than once"
+        raise ValueError(f"{name} must name every client once, found {found}")
     return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill(0, ids, True)
 
 
 def as_counts(name: str, value: Any, n: int, device: torch.device) -> Tensor:
-    """(n,) whole numbers >= 0 of n clients, given as one number for all of them or one per client."""
+    """(n,) whole numbers >= 0, from one number for all clients or one per client."""
     try:
         counts = torch.as_tensor(value, device=device)
-        whole = not (counts.is_floating_point() or counts.is_complex() or counts.dtype == torch.bool)
-    except (TypeError, ValueError, RuntimeError):  # no number, or one beyond int64
-        whole = False
-    if not whole or (counts < 0).any():
+        is_whole = not counts.is_floating_point() and not counts.is_complex()
+        is_whole = is_whole and counts.dtype != torch.bool
+    except (TypeError, ValueError, RuntimeError):  # not a number, or beyond int64
+        is_whole = False
+    if not is_whole or (counts < 0).any():
         raise ValueError(f"{name} must be whole numbers >= 0, found {value!r}")
     if counts.dim() and counts.shape != (n,):
-        raise ValueError(f"{name} must be one number or one per client ({n},), found {tuple(counts.shape)}")
+        expected = f"one number or one per client ({n},)"
+        raise ValueError(f"{name} must be {expected}, found {tuple(counts.shape)}")
     return counts.long().expand(n)
 
 
 def as_tensor(values: Any, expected: str) -> Tensor:
-    """A tensor, an array or an iterable as a tensor, or an error that says what was expected."""
+    """A tensor from a tensor, an array or an iterable; errors start with ``expected``."""
     if isinstance(values, Tensor):
         return values
     try:
@@ -166,11 +171,13 @@ STRENGTHS = ("epsilon", "z", "start", "tolerance", "factor", "noise", "std")
 
 
 def check_options(attack: object) -> None:
-    """Raise a ValueError if one of an attack's options is none of those that there are, or no finite number."""
+    """Raise unless the options of an attack are valid choices or finite numbers."""
     for name, allowed in ALLOWED.items():
         value = getattr(attack, name, allowed[0])
         if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(map(repr, allowed))}, found {value!r}"
+            )
     for name in STRENGTHS:
         strength = getattr(attack, name, None)
         if strength is not None and not is_finite(strength):

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise import kernels
-from equipoise._utils.formatting import way_to_a_vector
+from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import as_counts, check_inputs, describe, is_floating
 from equipoise.kernels import may_share_memory
 from equipoise.messages import Inbox
@@ -77,7 +77,7 @@ class WeightedRule(Rule):
 def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
     """Check own and received against each other, as (n, d) models and an inbox of n receivers."""
     if not is_floating(own) or own.dim() not in (1, 2):
-        hint = way_to_a_vector(own, "own")
+        hint = vector_hint(own, "own")
         raise ValueError(f"own must be a floating-point tensor of shape (d,) or (n, d), found {describe(own)}{hint}")
     if isinstance(received, Tensor) and received.device != own.device:
         raise ValueError(

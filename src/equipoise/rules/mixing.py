@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise._utils.formatting import way_to_a_vector
+from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import describe, is_floating, is_number
 from equipoise.kernels import block, chunks, compute_dtype, new_output
 
@@ -73,7 +73,7 @@ def as_shares(alpha: object, own: Tensor) -> Tensor:
 def _check_models(own: Tensor, model: Tensor) -> None:
     for name, x in (("own", own), ("model", model)):
         if not is_floating(x) or x.dim() not in (1, 2):
-            found = f"{describe(x)}{way_to_a_vector(x, name)}"
+            found = f"{describe(x)}{vector_hint(x, name)}"
             raise ValueError(f"{name} must be a floating-point tensor of shape (d,) or (n, d), found {found}")
     if (own.shape, own.dtype) != (model.shape, model.dtype):
         raise ValueError(f"model must be like own, {describe(own)}, found {describe(model)}")

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise._utils.atomic_write import replacing
+from equipoise._utils.atomic_write import atomic_write
 from equipoise._utils.validation import check_count, describe
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
@@ -105,7 +105,7 @@ def save(path: str | Path, simulator: Simulator) -> None:
         "stateful": simulator.state is not None,
         "dtypes": {name: _name_of(tensor.dtype) for name, tensor in tensors.items()},
     }
-    with replacing(path, "checkpoint") as file, zipfile.ZipFile(file, "w") as archive:
+    with atomic_write(path, "checkpoint") as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(ABOUT, json.dumps(about))
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise._utils.atomic_write import replacing
+from equipoise._utils.atomic_write import atomic_write
 from equipoise._utils.validation import Clients, as_mask, check_count
 from equipoise.simulation import _long_table as tidy
 from equipoise.simulation.record import Round as Round
@@ -261,7 +261,7 @@ class History:
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
-    with replacing(path, "history") as file:
+    with atomic_write(path, "history") as file:
         file.write(text.encode())
 
 

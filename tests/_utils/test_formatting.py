@@ -37,6 +37,7 @@ def made_without_arguments() -> list[Any]:
     """Every rule, attack and trigger that has a default for everything."""
     modules = [getattr(module, name) for module in (rules, attacks) for name in module.__all__]
     classes = [one for one in modules if inspect.isclass(one) and not inspect.isabstract(one)]
+    classes = [one for one in classes if not getattr(one, "_is_protocol", False)]
     others = {type(made) for made in NEED_ARGUMENTS} | {attacks.Knowledge, rules.GuaranteeWarning}
     return [one() for one in classes if one not in others]
 
