@@ -15,7 +15,7 @@ from benchmarks.paper import figures, report
 from benchmarks.paper.results import Store
 from benchmarks.paper.tables import TABLES
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper" / "runs"
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}
 N = 20
 

@@ -284,7 +284,7 @@ EXPERIMENTS = [{}, {"alpha": "Case-I"}, {"alpha": "Case-II", "disconnect": 0.3},
 @every_default
 @pytest.mark.parametrize("changes", EXPERIMENTS, ids=str)
 def test_an_experiment(changes: dict[str, Any], device: str, dtype: torch.dtype) -> None:
-    setting = Setting(**{"data": "synthetic", "attack": "Gauss", "rounds": 3} | changes)
+    setting = Setting(**{"data": "synthetic", "attack": "Gaussian", "rounds": 3} | changes)
 
     def experiment() -> list[Any]:
         tasks.load.cache_clear()

@@ -1,10 +1,13 @@
-"""Pictures of results: the paper's figures, and tables in colours."""
+"""Pictures of results: the paper's figures, and heatmaps of tables."""
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.paper.registry import NO_ATTACK
 from benchmarks.paper.report import Cell
 from benchmarks.paper.tables import Table
 from equipoise import plots
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
 AXES = {
     "malicious": "share of malicious clients",
     "partition": "degree of non-IID, p",
-    "graph": "regular graph (clients, neighbours)",
+    "graph": "regular graph (clients, neighbors)",
 }
 STYLES = ("-o", "--s", "-.^", ":D", "-v", "--P", "-.X", ":*", "-h")
 
 
 def draw(table: Table, found: list[Cell], path: Path) -> None:
-    """Save a picture of a table: lines over an axis, or shades.
+    """Save a picture of a table: lines over an axis, or a heatmap.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -34,28 +37,34 @@ def draw(table: Table, found: list[Cell], path: Path) -> None:
 
 
 def shades(table: Table, found: list[Cell]) -> Figure:
-    """Every row and column of a table, the worse the darker; infinite where there is more than 100."""
+    """Draw a heatmap of a table."""
     figure = _figure(1.0 + 0.5 * len(table.columns), 0.8 + 0.22 * len(table.rows))
-    values = {row: {cell.column: cell.ours[0] for cell in found if cell.row == row} for row in table.rows}
-    plots.heatmap({row: cells for row, cells in values.items() if cells}, figure.subplots(), label=table.caption)
+    values = {
+        row: {cell.column: cell.ours[0] for cell in found if cell.row == row} for row in table.rows
+    }
+    known = {row: cells for row, cells in values.items() if cells}
+    plots.heatmap(known, figure.subplots(), label=table.caption)
     return figure
 
 
 def lines(table: Table, found: list[Cell]) -> Figure:
-    """A panel for each attack, in which every rule has a line over the values of the table's axis."""
+    """Draw a panel for each attack, in which each rule has a line over the table's axis."""
     attacks = list(dict.fromkeys(cell.setting.attack for cell in found))
-    figure = _figure(1.2 + 1.7 * min(len(attacks), 4), 0.7 + 1.6 * -(-len(attacks) // 4))
-    panels = figure.subplots(-(-len(attacks) // 4), min(len(attacks), 4), sharey=True, squeeze=False).flat
+    columns = min(len(attacks), 4)
+    rows = math.ceil(len(attacks) / 4)
+    figure = _figure(1.2 + 1.7 * columns, 0.7 + 1.6 * rows)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
     for ax, attack in zip(panels, attacks, strict=False):
         _panel(ax, table, [cell for cell in found if cell.setting.attack == attack])
-        ax.set_title("no attack" if attack == "No" else attack, fontsize=8)
+        ax.set_title("no attack" if attack == NO_ATTACK else attack, fontsize=8)
     for ax in panels:
         ax.label_outer()
     figure.supxlabel(AXES.get(table.axis, table.axis), fontsize=8)
     figure.supylabel("max. test error rate", fontsize=8)
     rules = len({cell.setting.rule for cell in found})
     if rules > 1:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=7)
+        entries = panels[0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside upper center", ncols=5, fontsize=7)
     return figure
 
 
@@ -64,9 +73,11 @@ def _panel(ax: Axes, table: Table, found: list[Cell]) -> None:
     for i, rule in enumerate(dict.fromkeys(cell.setting.rule for cell in found)):
         chosen = [cell for cell in found if cell.setting.rule == rule]
         places = [columns.index(cell.column) for cell in chosen]
-        style: dict[str, Any] = {"color": plots.COLOURS[i % len(plots.COLOURS)], "markersize": 3, "linewidth": 1}
-        ax.plot(places, [min(cell.ours[0], 1.0) for cell in chosen], STYLES[i % len(STYLES)], label=rule, **style)
-    names = [name.removeprefix("p=").removeprefix("regular-") for name in columns]
+        errors = [min(cell.ours[0], 1.0) for cell in chosen]
+        color = plots.COLOURS[i % len(plots.COLOURS)]
+        style: dict[str, Any] = {"color": color, "markersize": 3, "linewidth": 1}
+        ax.plot(places, errors, STYLES[i % len(STYLES)], label=rule, **style)
+    names = [re.sub(r"by_group\((.*)\)|regular", r"\1", name) for name in columns]
     ax.set_xticks(range(len(columns)), names, fontsize=6)
     ax.tick_params(labelsize=6, length=2)
     ax.set_ylim(0, 1)
