@@ -17,7 +17,7 @@ from benchmarks.paper import tasks
 from benchmarks.paper.setting import Setting
 from equipoise import attacks, data, metrics, models
 from equipoise._utils.rng import stream, uniform
-from tests import test_data_celeba, test_data_har, test_data_idx
+from tests.data import test_celeba, test_har, test_mnist
 from tests.cases import RULES
 from tests.graphs import deliver, models_of, regular, round_inputs
 
@@ -142,13 +142,13 @@ def test_what_is_made(name: str, device: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["celeba", "har", "mnist"])
 def test_what_is_read(name: str, device: str, dtype: torch.dtype, tmp_path: Path) -> None:
     if name == "celeba":
-        test_data_celeba.write(tmp_path)
+        test_celeba.write(tmp_path)
         assert made_alike(lambda: data.celeba(tmp_path, size=8, limit=18, progress=False), device, dtype)
     elif name == "har":
-        test_data_har.write(tmp_path, test_data_har.files())
+        test_har.write(tmp_path, test_har.files())
         assert made_alike(lambda: data.har(tmp_path), device, dtype)
     else:
-        test_data_idx.write(tmp_path)
+        test_mnist.write(tmp_path)
         assert made_alike(lambda: data.mnist(tmp_path), device, dtype)
 
 
@@ -278,7 +278,12 @@ def test_a_run_with_progress(device: str, dtype: torch.dtype, capsys: pytest.Cap
     assert "worst error" in capsys.readouterr().err
 
 
-EXPERIMENTS = [{}, {"alpha": "Case-I"}, {"alpha": "Case-II", "disconnect": 0.3}, {"rule": "Case-IV", "attack": "Trim"}]
+EXPERIMENTS = [
+    {},
+    {"alpha": "per-client"},
+    {"alpha": "each-round", "disconnect": 0.3},
+    {"rule": "EachRound(PerClient)", "attack": "TrimAttack"},
+]
 
 
 @every_default
