@@ -108,6 +108,9 @@ def of_results():
     for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
         measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
         yield name, figures.lines(TABLES[name], measured)
+    store = Store(RESULTS)
+    tables = {name: report.cells(TABLES[name], store) for name in figures.SHOWN}
+    yield "ours-and-theirs", figures.ours_and_theirs(tables)
 
 
 def accepted_ball():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from benchmarks.paper.registry import NO_ATTACK
-from benchmarks.paper.report import Cell
-from benchmarks.paper.tables import Table
+from benchmarks.paper.report import MARKS, Cell
+from benchmarks.paper.tables import TABLES, Table
 from equipoise import plots
 from equipoise.optional import import_optional
 
@@ -88,3 +91,70 @@ def _figure(width: float, height: float) -> Figure:
     module = import_optional("matplotlib.figure", "plots")
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained")
     return figure
+
+
+SHOWN = ("mnist", "fashion-mnist", "har", "synthetic")
+SHADES = "YlOrBr"
+
+
+def ours_and_theirs(tables: Mapping[str, list[Cell]]) -> Figure:
+    """Draw the main tables: each cell has our error on the left and the paper's on the right.
+
+    Two halves of one shade agree. The mark of the verdict is between them.
+    """
+    module = import_optional("matplotlib.colors", "plots")
+    figure = _figure(7.4, 6.6)
+    panels = figure.subplots(2, 2).flat
+    for ax, name in zip(panels, SHOWN, strict=True):
+        squared = name == "synthetic"
+        # Squared errors range from the noise floor to the collapse at 100: a logarithmic scale.
+        norm = module.LogNorm(0.3, 100) if squared else module.Normalize(0, 1)
+        image = _halves(ax, tables[name], norm)
+        ax.set_title(TABLES[name].caption, fontsize=8)
+        extend = "max" if squared else "neither"
+        bar = figure.colorbar(image, ax=ax, fraction=0.04, pad=0.02, extend=extend)
+        bar.ax.tick_params(labelsize=6)
+    return figure
+
+
+def _halves(ax: Axes, found: list[Cell], norm: Any) -> Any:
+    rows = list(dict.fromkeys(cell.row for cell in found))
+    columns = list(dict.fromkeys(cell.column for cell in found))
+    values = np.full((len(rows), 2 * len(columns)), np.nan)
+    for cell in found:
+        row = rows.index(cell.row)
+        left = 2 * columns.index(cell.column)
+        for half, figures in enumerate((cell.ours, cell.paper)):
+            if figures:
+                # Infinite errors have the darkest shade; NaN would be blank.
+                values[row, left + half] = min(figures[0], 1e6)
+        if cell.ours:
+            differs = cell.verdict == "differs"
+            ax.text(
+                left + 0.5,
+                row,
+                MARKS[cell.verdict],
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                fontweight="bold" if differs else "normal",
+                color=plots.MALICIOUS if differs else "black",
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0},
+            )
+    image = ax.imshow(values, cmap=SHADES, norm=norm, aspect="auto")
+    for place in range(1, len(columns)):
+        ax.axvline(2 * place - 0.5, color="white", linewidth=2)
+    for place in range(1, len(rows)):
+        ax.axhline(place - 0.5, color="white", linewidth=1)
+    ax.set_xticks(
+        [2 * place + 0.5 for place in range(len(columns))],
+        [column.replace("(", "\n(") for column in columns],
+        rotation=45,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=6,
+    )
+    ax.set_yticks(range(len(rows)), rows, fontsize=6)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return image
