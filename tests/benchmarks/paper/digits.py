@@ -60,9 +60,9 @@ METHODS: dict[str, Any] = {
 }
 
 
-# Section 6.1.1 and appendix D, and the two attacks of section 7. A model that is linear answers the same whatever its
-# length, so the backdoor scales updates here; on HAR, below, it scales models, as in the paper. The search of "Adaptive(mode=literal)"
-# ends early: tailored to BALANCE, it never leaves its start.
+# Section 6.1.1, appendix D, and the two attacks of section 7. The prediction of a linear model does
+# not depend on its norm, so the backdoor scales updates here; on HAR it scales models, as in the
+# paper. The search of the literal Adaptive stops early: against Balance it never leaves its start.
 
 ATTACKS: dict[str, Any] = {
     "none": None,
@@ -101,7 +101,7 @@ def trainer(
 
 @cache
 def start() -> Tensor:
-    """(1, d): a model after some training on the examples of all clients."""
+    """Return a partly trained model (1, d)."""
     together = eq.LocalSGD(
         MODEL, cross_entropy, [(digits().x, digits().y)], lr=0.5, batch_size=64, steps=60
     )
@@ -126,9 +126,9 @@ def training(
     partition: Callable[[eq.data.Dataset, int], tuple[Tensor, ...]] = non_iid,
     **changes: Any,
 ) -> eq.Simulator:
-    """20 clients on a regular-(20, 10) graph, 20 % of them malicious, p = 0.8, alpha = 0.5, equal initial models.
+    """20 clients on a regular(20,10) graph, 20 % of them malicious; equal initial models.
 
-    Without an attack all clients are benign.
+    Without an attack, all clients are benign.
     """
     malicious = eq.draw_malicious(n, 0.2) if malicious is None else malicious
     default: dict[str, Any] = {
@@ -144,13 +144,13 @@ def training(
     return eq.Simulator(rule=rule, attack=attack, **default | changes)
 
 
-# Sections 6.2 and 7: what differs from the default. H is the paper's set of rules that clients may choose from.
+# Sections 6.2 and 7: changes to the default. H is the set of rules that clients draw from.
 
 H = [METHODS[name] for name in ("Krum", "TrimmedMean", "Median", "FLTrust", "UBAR", "SCClip")]
 
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "Our proposed BALANCE is effective (Table 1 and consensus error: METHODS x ATTACKS x DATASETS; figure of costs)": {
+    "Our proposed BALANCE is effective (Table 1, consensus error, figure of costs)": {
         "default": {},
         "server-assisted FL": {"topology": eq.Topology.complete(N).with_self_loops(), "alpha": 0.0},
         "clients solely train models locally": {"rule": None},
@@ -219,7 +219,7 @@ CHANGES = {name: changes for paragraph in SETTINGS.values() for name, changes in
 
 @cache
 def run(setting: str = "default", method: str = "Balance", attack: str = "none") -> eq.Simulator:
-    """A finished training; a setting with a rule, or an attack, of its own has that one."""
+    """Return a finished training; a setting may replace the rule or the attack."""
     options = {"rule": METHODS[method], "attack": ATTACKS[attack]} | CHANGES[setting]
     simulator = training(**options)
     simulator.run()
@@ -227,7 +227,7 @@ def run(setting: str = "default", method: str = "Balance", attack: str = "none")
 
 
 def worst(simulator: eq.Simulator, metric: str = "TER") -> float:
-    """Max.TER, or Max.ASR, after the last round."""
+    """Return Max.TER, or Max.ASR, after the last round."""
     return simulator.history.summary()[f"max_{metric}"]
 
 
@@ -236,5 +236,5 @@ def accepted(simulator: eq.Simulator, whose: str) -> list[float]:
 
 
 def length(simulator: eq.Simulator) -> float:
-    """How long benign clients' models are on average."""
+    """Return the mean norm of the benign models."""
     return float(simulator.models[~simulator.malicious].norm(dim=1).mean())

@@ -25,7 +25,7 @@ from tests.benchmarks.paper.digits import (
 
 
 def test_disconnecting_by_hand() -> None:
-    """In the first round: who is off keeps what it trained, and the others hear those who are on."""
+    """Offline clients keep their own model; the others hear those online."""
     setting = CHANGES["disconnecting clients"]["topology"]
     graphs = [setting.at(t, seed=0, name="topology") for t in (0, 1)]
     off = graphs[0].degrees == 0
@@ -41,7 +41,7 @@ def test_disconnecting_by_hand() -> None:
 
 
 def test_disconnecting_sends_less() -> None:
-    """An edge lives with probability 0.8 squared, and who hears fewer others learns less from them."""
+    """Both ends of an edge are online with probability 0.8 squared."""
     dropping, steady = (
         run(name, "FedAvg").history.summary() for name in ("disconnecting clients", "default")
     )
@@ -58,7 +58,7 @@ def test_disconnecting_sends_less() -> None:
 
 @pytest.mark.parametrize("n", [10, 20, 30, 40, 50])
 def test_number_of_clients(n: int) -> None:
-    """Always a fifth of them is malicious, and everybody has n / 2 neighbors."""
+    """A fifth of them is malicious, and each has n / 2 neighbors."""
     clean, safe, unsafe = (
         run(f"regular-({n}, {n // 2})", *how)
         for how in (("FedAvg",), ("Balance", "TrimAttack"), ("FedAvg", "TrimAttack"))
@@ -70,9 +70,9 @@ def test_number_of_clients(n: int) -> None:
 
 
 def test_different_initial_models() -> None:
-    """They are farther apart than they are long, so that BALANCE accepts nobody and everybody trains alone.
+    """They are farther apart than their norm, so Balance accepts none: clients train alone.
 
-    The paper reports otherwise, against its own inequality. FedAvg accepts everybody, and pulls all models together.
+    The paper reports otherwise, against its own inequality. FedAvg pulls all models together.
     """
     models = CHANGES["different initial models"]["models"]
     apart = torch.cdist(models, models) / models.norm(dim=1, keepdim=True)
@@ -100,7 +100,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_shape_of_each_graph(name: str) -> None:
-    """All are connected; random ones also without malicious clients."""
+    """All are connected; random ones also without their malicious clients."""
     n, edges = GRAPHS[name]
     simulator = training(eq.Balance(), ATTACKS["Gaussian"], **CHANGES[name])
     graph = simulator.topology
@@ -119,7 +119,7 @@ def test_shape_of_each_graph(name: str) -> None:
     "name", [name for name in GRAPHS if not name.startswith(("regular", "FEMB"))]
 )
 def test_balance_on_other_graphs(name: str) -> None:
-    """On a ring, whoever has two malicious neighbors is alone."""
+    """On a ring, a client with two malicious neighbors is alone."""
     clean, safe, unsafe = (
         run(name, *how)
         for how in (("FedAvg",), ("Balance", "TrimAttack"), ("FedAvg", "TrimAttack"))

@@ -52,10 +52,10 @@ CELLS = [
 
 @pytest.mark.parametrize(("method", "attack", "outcome"), CELLS)
 def test_outcome_of_each_cell(method: str, attack: str, outcome: str) -> None:
-    """Errors rise (x), hardly (.), or depending on the seed (?); the backdoor works (b); models shrink (s).
+    """Outcomes: the error rises (x), hardly (.), or depending on the seed (?).
 
-    Where that is said instead, many (a), few (~) or no lies (0) are accepted. Errors are those of benign clients on
-    average: the worst client's depend more on who is where.
+    The backdoor works (b), models shrink (s), or many (a), few (~) or no malicious messages (0)
+    are accepted. Errors are means over benign clients: the worst client depends on the graph.
     """
     attacked, clean = run("default", method, attack), run("default", method)
     harm = attacked.history.summary()["mean_TER"] - clean.history.summary()["mean_TER"]
@@ -80,14 +80,14 @@ def test_outcome_of_each_cell(method: str, attack: str, outcome: str) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_balance_matches_clean_fedavg(attack: str) -> None:
-    """Both of the paper's goals: competitive learning performance, and Byzantine robustness."""
+    """The paper's two goals: competitive learning and Byzantine robustness."""
     assert worst(run("default", "Balance", attack)) < worst(run("default", "FedAvg")) + 0.04
     assert worst(run("default", "Balance", attack), "ASR") < 0.03
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_clients_gain_together(method: str) -> None:
-    """A client alone knows the one class that most of its examples have; UBAR believes few others."""
+    """A client alone knows the class of most of its examples; UBAR accepts few others."""
     alone = run("clients solely train models locally").history.summary()
     together = run("default", method).history.summary()
     assert together["mean_TER"] < (0.97 if method == "UBAR" else 0.6) * alone["mean_TER"]
@@ -95,14 +95,14 @@ def test_clients_gain_together(method: str) -> None:
 
 
 def test_server_assisted() -> None:
-    """If everybody hears everybody, and itself, all have the mean: one global model, a little better than many."""
+    """On a complete graph with self-loops, all clients have the same model."""
     served = run("server-assisted FL", "FedAvg")
     assert served.history.summary()["consensus"] == 0
     assert worst(run("default", "FedAvg")) - 0.08 < worst(served) < worst(run("default", "FedAvg"))
 
 
 def test_error_per_client() -> None:
-    """The figure: under the Trim attack, each client of BALANCE is about as good as with FedAvg and no attack."""
+    """Under TrimAttack, each client of Balance is about as good as FedAvg without attack."""
     clean, safe, hurt = (
         run("default", *how)
         for how in (("FedAvg",), ("Balance", "TrimAttack"), ("FedAvg", "TrimAttack"))
@@ -115,7 +115,7 @@ def test_error_per_client() -> None:
 
 
 def test_communication_cost() -> None:
-    """Every neighbor is sent one model a round; LEARN first sends it updates, ceil(log2(t + 1)) times."""
+    """One model per neighbor and round; LEARN first sends ceil(log2(t + 1)) updates."""
     for method in METHODS:
         sent = [math.ceil(math.log2(t + 1)) + 1 if method == "LEARN" else 1 for t in range(ROUNDS)]
         assert run("default", method).history.series("bytes")[1] == [
@@ -124,7 +124,7 @@ def test_communication_cost() -> None:
 
 
 def test_computation_cost() -> None:
-    """The time of aggregation alone, in every round; LEARN aggregates four or five times in the later ones."""
+    """The time of aggregation; LEARN aggregates several times per round."""
     seconds = {
         method: [one.seconds["aggregate"] for one in run("default", method).history]
         for method in ("FedAvg", "LEARN")
@@ -134,7 +134,7 @@ def test_computation_cost() -> None:
 
 
 def test_consensus_error() -> None:
-    """The table: over benign clients, more than 100 for FedAvg under Gauss, and no sign of a good model."""
+    """A small consensus error does not imply a good model."""
     for method, attack in (("FedAvg", "Gaussian"), ("Balance", "Gaussian")):
         simulator = run("default", method, attack)
         benign = simulator.models[~simulator.malicious].double()
@@ -148,7 +148,7 @@ def test_consensus_error() -> None:
 
 
 def test_label_flip_effect() -> None:
-    """Some, if most clients do it; BALANCE cannot tell their models from others."""
+    """With most clients malicious; Balance cannot tell their models from others."""
     threes = digits().test_x[digits().test_y == 3]
     not_fives = {"not 5": eq.metrics.ErrorRate(MODEL, threes, torch.full((len(threes),), 5))}
     options: dict[str, Any] = {
@@ -166,7 +166,7 @@ def test_label_flip_effect() -> None:
 
 
 def test_adaptive_shrinks_models() -> None:
-    """The adaptive attack at full strength: believed in every round, within what the inequality allows."""
+    """All its messages are within the acceptance radius."""
     simulator = training(eq.Balance(), attacks.Adaptive(), total=5)
     simulator.run()
     assert accepted(simulator, "malicious") == [1.0] * 5
@@ -174,7 +174,7 @@ def test_adaptive_shrinks_models() -> None:
 
 
 def test_kappa_0_keeps_its_radius() -> None:
-    """It believes Dissensus until the end, where BALANCE has become too strict for it."""
+    """It accepts Dissensus to the end; the radius of Balance becomes too small for it."""
     half = ROUNDS // 2
     first, variant = (
         accepted(run("default", method, "Dissensus"), "malicious")

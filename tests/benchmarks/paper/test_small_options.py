@@ -34,7 +34,7 @@ from tests.benchmarks.paper.digits import (
     "setting", [name for name, changes in CHANGES.items() if not {"rule", "attack"} & set(changes)]
 )
 def test_balance_rejects_noise(setting: str) -> None:
-    """In every round in which a benign client hears a malicious one, and whatever else is different."""
+    """In all rounds in which a benign client has a malicious neighbor."""
     simulator = run(setting, "Balance", "Gaussian")
     rates = {rate for rate in accepted(simulator, "malicious") if not math.isnan(rate)}
     assert rates == (set() if setting == "0 % malicious" else {0.0})
@@ -64,12 +64,12 @@ def test_smaller_gamma_accepts_less() -> None:
     ("gamma", "attack"), [("gamma = 0.05", "none"), ("gamma = 3.0", "KrumAttack")]
 )
 def test_extreme_gamma_is_harmful(gamma: str, attack: str) -> None:
-    """Too small, clients train alone; too large, they believe zeros."""
+    """Too small, clients train alone; too large, they accept zeros."""
     assert worst(run(gamma, attack=attack)) > worst(run("gamma = 0.3", attack=attack)) + 0.2
 
 
 def test_larger_kappa_accepts_less() -> None:
-    """All start with the same limit, and end with less of it."""
+    """All start with the same radius."""
     rates = {x: accepted(run(f"kappa = {x}"), "benign") for x in (0, 1, 5, 20, 50)}
     assert all(series[0] == 1 for series in rates.values())
     assert rates[1][-1] > 0.9
@@ -82,7 +82,7 @@ def test_larger_kappa_accepts_less() -> None:
 
 @pytest.mark.parametrize("percent", [0, 10, 20, 30, 50, 80])
 def test_malicious_fraction(percent: int) -> None:
-    """FedAvg survives none; BALANCE stays useful, though what the malicious clients know is lost."""
+    """FedAvg fails with any; Balance stays useful, without the data of malicious clients."""
     safe, unsafe = (
         run(f"{percent} % malicious", method, "Gaussian") for method in ("Balance", "FedAvg")
     )
@@ -93,7 +93,7 @@ def test_malicious_fraction(percent: int) -> None:
 
 
 def test_degree_of_non_iid() -> None:
-    """Alone, clients know less and less of other classes; together they hardly notice, under attack neither."""
+    """Alone, clients learn less of other classes; together they hardly notice."""
     degrees = ["IID", "p = 0.3", "p = 0.5", "p = 0.8", "p = 1.0"]
     alone = []
     for degree in degrees:
@@ -109,7 +109,7 @@ def test_degree_of_non_iid() -> None:
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8, 1.0])
 def test_p_is_share_of_a_class(p: float) -> None:
-    """p = 0.1 of ten classes is IID."""
+    """For ten classes, p = 0.1 is IID."""
     parts = CHANGES[f"p = {p}"]["partition"](digits(), N)
     counts = torch.stack([digits().y[part].bincount(minlength=10) for part in parts])
     assert counts.sum() == len(digits().y)
@@ -117,7 +117,7 @@ def test_p_is_share_of_a_class(p: float) -> None:
 
 
 def test_three_classes_per_client() -> None:
-    """A client alone forgets the other seven; together nobody does."""
+    """A client alone forgets the other seven classes."""
     simulator = training(
         None, **CHANGES["three classes a client"], models=eq.flatten(MODEL).expand(N, -1), total=40
     )
@@ -128,7 +128,7 @@ def test_three_classes_per_client() -> None:
 
 
 def test_larger_alpha_limits_noise() -> None:
-    """The larger alpha is, the less noise gets in; without attack, the less is learnt from others."""
+    """Without attack, clients learn less from others."""
     alphas = [f"alpha = {x}" for x in (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)]
     noise = [length(run(alpha, "FedAvg", "Gaussian")) for alpha in alphas]
     errors = [run(alpha, "FedAvg").history.summary()["mean_TER"] for alpha in alphas]
@@ -144,7 +144,7 @@ def test_alpha_1_is_training_alone() -> None:
 
 @pytest.mark.parametrize("method", ["FedAvg", "Balance"])
 def test_own_model_included(method: str) -> None:
-    """Instead of alpha: the same as alpha = 1/11 for means, and it costs no message."""
+    """For means, the same as alpha = 1/11; it costs no message."""
     simulator = training(METHODS[method], alpha=1 / 11)
     simulator.run()
     included = run("own included", method)
@@ -154,7 +154,7 @@ def test_own_model_included(method: str) -> None:
 
 @pytest.mark.parametrize("case", ["Case I", "Case II"])
 def test_random_alpha_by_hand(case: str) -> None:
-    """Fixed for every client, or drawn anew by every client in every round: two rounds by hand."""
+    """Two rounds; drawn once, or again in each round."""
     setting = CHANGES[case]["alpha"]
     alphas = [setting if case == "Case I" else setting.at(t, seed=0, name="alpha") for t in (0, 1)]
     assert all(
@@ -171,7 +171,7 @@ def test_random_alpha_by_hand(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["Case I", "Case II"])
 def test_random_alpha_under_attack(case: str) -> None:
-    """And make the worst client worse without one."""
+    """They do not help, and make the worst client worse without attack."""
     assert worst(run(case, "FedAvg", "KrumAttack")) > worst(run(case, "FedAvg")) + 0.2
     assert worst(run(case, "Balance", "KrumAttack")) < worst(run(case, "FedAvg")) + 0.04
     assert worst(run(case, "FedAvg")) > worst(run("default", "FedAvg"))
@@ -179,7 +179,7 @@ def test_random_alpha_under_attack(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["Case III", "Case IV"])
 def test_random_rules_by_hand(case: str) -> None:
-    """In the first round, every client has what its own rule gives it if all others follow that rule, too."""
+    """In round 0, each client has the result of its rule in a run with only that rule."""
     setting = CHANGES[case]["rule"]
     rules = (setting if case == "Case III" else setting.at(0, seed=0, name="rule")).rules
     assert len(rules) == N
@@ -214,7 +214,7 @@ def test_rules_are_redrawn() -> None:
     ],
 )
 def test_random_rules_under_attack(case: str, attack: str) -> None:
-    """Some clients believe lies, and pass on what comes of it; in so few rounds, all still learn from others."""
+    """Some clients are misled; within 12 rounds, all still learn from others."""
     simulator, alone = run(case, attack=attack), run("clients solely train models locally")
     assert simulator.history.summary()["mean_TER"] < 0.85 * alone.history.summary()["mean_TER"]
     if attack in ("KrumAttack", "TrimAttack", "Adaptive(mode=literal)"):
@@ -224,7 +224,7 @@ def test_random_rules_under_attack(case: str, attack: str) -> None:
 
 @pytest.mark.parametrize("method", ["FedAvg", "Median"])
 def test_attack_in_half_the_rounds(method: str) -> None:
-    """Before the attack begins, a run is the run without it; after it has ended, clients recover."""
+    """Runs are equal before the attack begins; clients recover after it ends."""
     clean, first, second = (run(name, method) for name in ("default", "first half", "second half"))
     middle = ROUNDS // 2 - 1
     assert second.history.per_client("TER", middle) == clean.history.per_client("TER", middle)

@@ -25,7 +25,7 @@ from tests.benchmarks.paper.digits import (
 
 
 class Task(NamedTuple):
-    """A data set, who has which examples, and how the paper trains on it and attacks it."""
+    """A data set, its partition, and how the paper trains on it and attacks it."""
 
     data: eq.data.Dataset
     parts: tuple[Tensor, ...]
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 def made_up(
     shape: tuple[int, ...], classes: int, examples: int, owners: int | None = None
 ) -> eq.data.Dataset:
-    """Noisy copies of one random pattern per class; the last fifth is for testing."""
+    """Return noisy copies of a random pattern per class; the last fifth is for testing."""
     y = torch.arange(examples) % classes
     x = torch.rand(classes, *shape, generator=seeded())[y] + 0.3 * torch.randn(
         examples, *shape, generator=seeded()
@@ -109,7 +109,7 @@ def task(name: str) -> Task:
 
 
 def on(name: str, rule: Any, attack: Any = None, rounds: int = 2, **options: Any) -> eq.Simulator:
-    """A finished training with the paper's sum loss, on a regular-(n, n/2) graph, a fifth of its clients malicious."""
+    """Return a finished training with summed losses; a fifth of the clients is malicious."""
     data, parts, model, lr, *_ = task(name)
     n, regression = len(parts), data.classes is None
     malicious = eq.draw_malicious(n, 0.2)
@@ -139,7 +139,7 @@ SILENT = attacks.NonFinite()  # nobody hears such a message
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_noise_is_silence_to_balance(name: str) -> None:
-    """Its benign clients train as if the malicious ones had not sent anything; those of FedAvg do not."""
+    """Benign clients train as if the malicious ones were silent; with FedAvg they do not."""
     silent, safe, unsafe = (
         on(name, *how)
         for how in (
@@ -156,7 +156,7 @@ def test_noise_is_silence_to_balance(name: str) -> None:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_label_flip_per_data_set(name: str) -> None:
-    """By malicious clients only."""
+    """Only malicious clients that have such labels train differently."""
     clean, flipped = (on(name, None, attack, rounds=1) for attack in (None, task(name).label_flip))
     changed = (clean.models != flipped.models).any(1)
     has_some = torch.tensor(
@@ -170,7 +170,7 @@ def test_label_flip_per_data_set(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "Synthetic"])
 def test_backdoor_scales_models(name: str) -> None:
-    """FedAvg's models grow at once, by what their malicious neighbors add; BALANCE accepts none of theirs."""
+    """FedAvg's models grow by their malicious neighbors' share; Balance accepts none."""
     safe, unsafe = (
         on(name, rule, task(name).backdoor, rounds=1) for rule in (eq.Balance(), eq.FedAvg())
     )
@@ -184,7 +184,7 @@ def test_backdoor_scales_models(name: str) -> None:
 
 
 def test_backdoor_success() -> None:
-    """On HAR: the trigger is the attacker's, 28 features that are 0."""
+    """On HAR: the trigger sets 28 features to 0."""
     data, model, backdoor = task("HAR").data, task("HAR").model, task("HAR").backdoor
     assert backdoor is not None
     success = eq.metrics.AttackSuccess(
@@ -211,10 +211,10 @@ def test_backdoor_success() -> None:
     ],
 )
 def test_max_mse_on_synthetic(attack: str) -> None:
-    """The table: BALANCE is as good as FedAvg without attack, close to the noise, whose variance is 1.
+    """Balance is as good as FedAvg without attack, close to the noise of variance 1.
 
-    The paper has 0.36 there, which no model can reach on its data. Nor is BALANCE immune to LF: to add 5 to what is to
-    be predicted changes nothing but the intercept, by less than 0.3 of the models' length.
+    The paper prints 0.36, which no model can reach. LabelFlip shifts only the intercept, by less
+    than 0.3 of the models' norm, so Balance accepts it.
     """
     how = task("Synthetic").label_flip if attack == "LabelFlip" else ATTACKS[attack]
     safe, unsafe = (
@@ -230,8 +230,9 @@ def test_max_mse_on_synthetic(attack: str) -> None:
 
 
 def test_overflow_does_not_stop_runs() -> None:
-    """Noise as features makes malicious models explode. Messages that are not finite are not heard, unless they are to
-    be, as in the paper, where argmin takes NaN for the smallest score: Krum is then lost, and BALANCE is not.
+    """Malicious models overflow under FeatureNoise; their messages are absent by default.
+
+    If they are kept, argmin takes NaN for the smallest score, and Krum is lost; Balance is not.
     """
     attack = ATTACKS["FeatureNoise"]
     assert worst(on("Synthetic", eq.Krum(), attack, rounds=40), "error") < 100
@@ -247,7 +248,7 @@ def test_overflow_does_not_stop_runs() -> None:
 
 
 def test_feature_noise_on_the_cnn() -> None:
-    """A variance of 1,000, as it is written, leaves malicious models close; a deviation of 1,000 makes some explode."""
+    """A variance of 1,000 leaves malicious models close, a deviation of 1,000 does not."""
     near, far = (
         on("MNIST", eq.Balance(), attacks.FeatureNoise(std), rounds=6)
         for std in (1000**0.5, 1000.0)
@@ -260,7 +261,7 @@ def test_feature_noise_on_the_cnn() -> None:
 
 
 def test_benign_cnns_are_close() -> None:
-    """At first they differ by less than 5 % of their length; the limit of BALANCE falls from 30 % to 11 %."""
+    """They differ by less than 5 % of their norm; Balance's radius falls from 30 % to 11 %."""
     simulator = on("MNIST", eq.Balance(gamma=0.05, kappa=0), SILENT)
     assert accepted(simulator, "benign") == [1.0] * 2
     assert simulator.models.shape == (20, 139_960)
