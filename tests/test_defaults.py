@@ -121,7 +121,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "by_classes": lambda: data.by_classes(LABELS, 4),
     "dirichlet": lambda: data.dirichlet(LABELS, 7, 0.1, too_little="top_up"),
     "by_client": lambda: data.by_client(LABELS),
-    "by fewer clients": lambda: data.by_client(LABELS, 3, least=20, too_little="top_up"),
+    "by fewer clients": lambda: data.by_client(LABELS, 3, minimum=20, too_little="top_up"),
     "cnn": lambda: eq.flatten(models.cnn()),
     "cnn of torch": lambda: eq.flatten(models.cnn(init="torch")),
     "linear regression": lambda: eq.flatten(models.linear_regression(3, init="torch")),

@@ -25,7 +25,13 @@ module = importlib.import_module("equipoise.data._celeba")  # the function of th
 
 CELEBRITIES = {7: 5, 2880: 12, 12: 4, 400: 6}  # how many images each of them has
 NAMES = [f"{i:06d}.jpg" for i in range(1, 28)]
-IDENTITIES = dict(zip(NAMES, (who for turn in range(12) for who, n in CELEBRITIES.items() if turn < n), strict=True))
+IDENTITIES = dict(
+    zip(
+        NAMES,
+        (who for turn in range(12) for who, n in CELEBRITIES.items() if turn < n),
+        strict=True,
+    )
+)
 SMILING = {name: i % 3 == 0 for i, name in enumerate(NAMES)}
 ATTRIBUTES, IDENTITY = "list_attr_celeba.txt", "identity_CelebA.txt"
 
@@ -131,21 +137,28 @@ def test_gray_images_have_one_channel(root: Path):
     assert (gray.x[:, 0] - expected).abs().max() < 0.01
 
 
-@pytest.mark.parametrize(("images", "lists"), [("celeba", "celeba"), ("raw", "raw"), ("Img", "Anno"), ("", "Anno")])
+@pytest.mark.parametrize(
+    ("images", "lists"), [("celeba", "celeba"), ("raw", "raw"), ("Img", "Anno"), ("", "Anno")]
+)
 @pytest.mark.parametrize("zipped", [True, False])
 def test_other_layouts(images: str, lists: str, zipped: bool, root: Path, tmp_path: Path):
-    other, expected = load(write(tmp_path / "other", images=images, lists=lists, zipped=zipped)), load(root)
+    other, expected = (
+        load(write(tmp_path / "other", images=images, lists=lists, zipped=zipped)),
+        load(root),
+    )
     assert torch.equal(other.x, expected.x)
     assert torch.equal(other.test_x, expected.test_x)
 
 
 def test_least_and_share(root: Path):
-    assert load(root, least=1).owners.bincount().tolist() == [4, 3, 5, 10]
-    assert load(root, least=6).owners.bincount().tolist() == [5, 10]
+    assert load(root, minimum=1).owners.bincount().tolist() == [4, 3, 5, 10]
+    assert load(root, minimum=6).owners.bincount().tolist() == [5, 10]
     assert load(root, test_share=0.5).owners.bincount().tolist() == [2, 3, 6]
     assert load(root, test_share=0.99).owners.bincount().tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="least must be at most 12, what a celebrity has here, found 13"):
-        load(root, least=13)
+    with pytest.raises(
+        ValueError, match="minimum must be at most 12, the images of one celebrity here, found 13"
+    ):
+        load(root, minimum=13)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -162,7 +175,10 @@ def test_limit_is_random_and_can_be_too_small(root: Path):
     chosen = {tuple(sorted(numbers(load(root, limit=12, seed=seed).x))) for seed in range(8)}
     assert len(chosen) > 1
     assert torch.equal(load(root, limit=23).x, load(root, limit=10**9).x)
-    with pytest.raises(ValueError, match=r"limit must be at least (5|6|12), the images of the first client, found 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"limit must be at least (5|6|12), the images of the first client, found 4",
+    ):
         load(root, limit=4)
 
 
@@ -175,10 +191,13 @@ def test_the_seed_decides(root: Path):
     ("options", "message"),
     [
         ({"size": 0}, "size must be an integer at least 1, found 0"),
-        ({"least": 0}, "least must be an integer at least 1, found 0"),
+        ({"minimum": 0}, "minimum must be an integer at least 1, found 0"),
         ({"limit": 0}, "limit must be an integer at least 1, found 0"),
         ({"test_share": 1.0}, "test_share must be a number between 0 and 1, found 1.0"),
-        ({"label": "Happy"}, f"label must be one of Bald, Smiling, Young in .*{ATTRIBUTES}, found 'Happy'"),
+        (
+            {"label": "Happy"},
+            f"label must be one of Bald, Smiling, Young in .*{ATTRIBUTES}, found 'Happy'",
+        ),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str, root: Path):
@@ -188,7 +207,11 @@ def test_bad_options(options: dict[str, Any], message: str, root: Path):
 
 FIRST = NAMES[0]
 LINES = {
-    "no number": (ATTRIBUTES, attributes().split("\n", 1)[1], "must begin with the number of images, found 'Bald Smi"),
+    "no number": (
+        ATTRIBUTES,
+        attributes().split("\n", 1)[1],
+        "must begin with the number of images, found 'Bald Smi",
+    ),
     "empty": (ATTRIBUTES, "", "must begin with the number of images, found ''"),
     "too few": (
         ATTRIBUTES,
@@ -220,9 +243,21 @@ LINES = {
         identities().replace(f"{FIRST} 7", f"{FIRST} Ann"),
         "and a number in line 1, found '000001.jpg Ann'",
     ),
-    "twice": (IDENTITY, identities() + identities(), "must hold the name of another image and a number in line 28"),
-    "nobody": (IDENTITY, "\n \n", "must hold the names of images and a number for each, found no line"),
-    "binary": (IDENTITY, "\x00\xff\xfe", "must hold the name of another image and a number in line 1"),
+    "twice": (
+        IDENTITY,
+        identities() + identities(),
+        "must hold the name of another image and a number in line 28",
+    ),
+    "nobody": (
+        IDENTITY,
+        "\n \n",
+        "must hold the names of images and a number for each, found no line",
+    ),
+    "binary": (
+        IDENTITY,
+        "\x00\xff\xfe",
+        "must hold the name of another image and a number in line 1",
+    ),
 }
 
 
@@ -249,17 +284,23 @@ def test_damaged_images_are_named(content: bytes, root: Path):
     path = root / "img_align_celeba" / FIRST
     path.write_bytes(content)
     with pytest.raises(
-        ValueError, match=f"^{re.escape(str(path))} must be a JPEG image, found it corrupt or truncated: "
+        ValueError,
+        match=f"^{re.escape(str(path))} must be a JPEG image, found it corrupt or truncated: ",
     ):
         load(root)
 
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [((2049, 2048), "must have at most 4194304 pixels, found 2049 x 2048"), (None, "must hold at most 1048576 bytes")],
+    [
+        ((2049, 2048), "must have at most 4194304 pixels, found 2049 x 2048"),
+        (None, "must hold at most 1048576 bytes"),
+    ],
     ids=["pixels", "bytes"],
 )
-def test_images_that_are_too_large_are_named(size: tuple[int, int] | None, message: str, root: Path):
+def test_images_that_are_too_large_are_named(
+    size: tuple[int, int] | None, message: str, root: Path
+):
     path = root / "img_align_celeba" / FIRST
     if size is None:
         path.write_bytes(JPGS[FIRST] + bytes(1 << 20))
@@ -270,7 +311,9 @@ def test_images_that_are_too_large_are_named(size: tuple[int, int] | None, messa
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_missing_images_are_named_before_any_is_read(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_images_are_named_before_any_is_read(
+    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for name in NAMES[:2]:
         monkeypatch.delitem(JPGS, name)
     monkeypatch.setattr(module, "_images", None)
@@ -284,7 +327,10 @@ def test_names_that_lead_elsewhere_are_missing(root: Path):
     (root / "out.jpg").write_bytes(JPGS[FIRST])
     for file, content in ((ATTRIBUTES, attributes()), (IDENTITY, identities())):
         (root / file).write_text(content.replace(FIRST, "../out.jpg"))
-    with pytest.raises(FileNotFoundError, match=r"expected \.\./out\.jpg in .*img_align_celeba, found 27 other files"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"expected \.\./out\.jpg in .*img_align_celeba, found 27 other files",
+    ):
         load(root)
 
 
@@ -303,7 +349,8 @@ def test_a_truncated_archive_is_named(tmp_path: Path):
     root = write(tmp_path / "root", zipped=True)
     (root / "img_align_celeba.zip").write_bytes(archive()[:-50])
     with pytest.raises(
-        ValueError, match=r"img_align_celeba\.zip must be a zip archive, found something else, or a part"
+        ValueError,
+        match=r"img_align_celeba\.zip must be a zip archive, found something else, or a part",
     ):
         load(root)
 
@@ -342,7 +389,9 @@ def test_download_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sources = {}
     for path in server.iterdir():
         content = path.read_bytes()
-        sources[path.name] = Source(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content))
+        sources[path.name] = Source(
+            path.as_uri(), hashlib.sha256(content).hexdigest(), len(content)
+        )
     monkeypatch.setattr(module, "SOURCES", sources)
     with pytest.raises(FileNotFoundError, match=f"expected {ATTRIBUTES} in .*, found no folder"):
         load(root)

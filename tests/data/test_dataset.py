@@ -28,7 +28,9 @@ def dataset(**changes: Any) -> Dataset:
 
 
 def test_split_gives_every_client_its_examples():
-    clients = dataset().split([torch.tensor([3, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)])
+    clients = dataset().split(
+        [torch.tensor([3, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)]
+    )
     assert [x.tolist() for x, _ in clients] == [[[6, 7], [0, 1]], [[2, 3]], []]
     assert [y.tolist() for _, y in clients] == [[1, 0], [1], []]
 
@@ -49,7 +51,10 @@ def test_parts_are_copies():
     [
         (torch.tensor([0, 4]), r"parts\[1\] must hold indices from 0 to 3, found 4"),
         (torch.tensor([0, -1]), r"parts\[1\] must hold indices from 0 to 3, found -1"),
-        (torch.tensor([0.0]), r"parts\[1\] must be int64 indices of shape \(examples,\), found float32 \(1,\)"),
+        (
+            torch.tensor([0.0]),
+            r"parts\[1\] must be int64 indices of shape \(examples,\), found float32 \(1,\)",
+        ),
         (torch.tensor([True] * 4), r"parts\[1\] must be int64 .* found bool \(4,\)"),
         (torch.tensor([[0]]), r"parts\[1\] must be int64 .* found int64 \(1, 1\)"),
         ([0], r"parts\[1\] must be int64 .* found list"),
@@ -63,18 +68,33 @@ def test_bad_parts(part: Tensor, message: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": torch.zeros(4, 2).double()}, r"x must be float32 of shape \(N, \*features\) with N > 0, found float64"),
+        (
+            {"x": torch.zeros(4, 2).double()},
+            r"x must be float32 of shape \(N, \*features\) with N > 0, found float64",
+        ),
         ({"x": torch.zeros(4)}, r"x must be float32 .* found float32 \(4,\)"),
-        ({"x": torch.zeros(0, 2), "y": torch.zeros(0).long()}, r"x must be .* found float32 \(0, 2\)"),
+        (
+            {"x": torch.zeros(0, 2), "y": torch.zeros(0).long()},
+            r"x must be .* found float32 \(0, 2\)",
+        ),
         ({"x": [[0.0, 1.0]]}, "x must be float32 .* found list"),
         ({"test_x": torch.zeros(2, 2).int()}, r"test_x must be float32 .* found int32 \(2, 2\)"),
-        ({"test_x": torch.zeros(2, 3)}, r"test_x must be shaped like x, float32 \(4, 2\), found float32 \(2, 3\)"),
-        ({"y": torch.tensor([0, 1, 2])}, r"y must be int64 \(4,\) for 3 classes, found int64 \(3,\)"),
+        (
+            {"test_x": torch.zeros(2, 3)},
+            r"test_x must be shaped like x, float32 \(4, 2\), found float32 \(2, 3\)",
+        ),
+        (
+            {"y": torch.tensor([0, 1, 2])},
+            r"y must be int64 \(4,\) for 3 classes, found int64 \(3,\)",
+        ),
         ({"y": torch.zeros(4)}, r"y must be int64 \(4,\) for 3 classes, found float32 \(4,\)"),
         ({"y": torch.tensor([0, 1, 2, 3])}, "y must hold labels from 0 to 2, found 3"),
         ({"y": torch.tensor([0, 1, -2, 2])}, "y must hold labels from 0 to 2, found -2"),
         ({"test_y": torch.tensor([3, 0])}, "test_y must hold labels from 0 to 2, found 3"),
-        ({"classes": None}, r"y must be float32 \(4,\) for a regression, classes = None, found int64 \(4,\)"),
+        (
+            {"classes": None},
+            r"y must be float32 \(4,\) for a regression, classes = None, found int64 \(4,\)",
+        ),
         ({"classes": 0}, "classes must be an integer at least 1, found 0"),
         ({"owners": torch.zeros(3).long()}, r"owners must be int64 \(4,\), found int64 \(3,\)"),
         ({"owners": torch.zeros(4)}, r"owners must be int64 \(4,\), found float32 \(4,\)"),
@@ -101,8 +121,15 @@ def test_hold_out_takes_the_asked_number_of_every_group(groups: list[int], tenth
     counts = torch.tensor(groups).bincount()
     expected = [size * tenths // 10 for size in counts.tolist()]
     if not sum(expected):
-        with pytest.raises(ValueError, match="test_share must be larger, found no test example in groups of at most"):
-            hold_out(torch.tensor(groups), lambda size: size * tenths // 10, torch.Generator().manual_seed(seed))
+        with pytest.raises(
+            ValueError,
+            match="test_share must be larger, found no test example in groups of at most",
+        ):
+            hold_out(
+                torch.tensor(groups),
+                lambda size: size * tenths // 10,
+                torch.Generator().manual_seed(seed),
+            )
         return
     generator = torch.Generator().manual_seed(seed)
     train, test = hold_out(torch.tensor(groups), lambda size: size * tenths // 10, generator)
@@ -115,12 +142,15 @@ def test_hold_out_takes_the_asked_number_of_every_group(groups: list[int], tenth
 def test_hold_out_is_uniform():
     groups, times = torch.tensor([0, 1, 0, 1, 0, 0]), 2000
     generator = torch.Generator().manual_seed(0)
-    chosen = torch.cat([hold_out(groups, lambda size: size // 2, generator)[1] for _ in range(times)])
+    chosen = torch.cat(
+        [hold_out(groups, lambda size: size // 2, generator)[1] for _ in range(times)]
+    )
     assert (chosen.bincount(minlength=6) / times - 0.5).abs().max() < 0.05
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(0.1, Fraction(1, 10)), (0.25, Fraction(1, 4)), (1e-5, Fraction(1, 10**5))]
+    ("value", "expected"),
+    [(0.1, Fraction(1, 10)), (0.25, Fraction(1, 4)), (1e-5, Fraction(1, 10**5))],
 )
 def test_shares_are_decimal(value: float, expected: Fraction):
     assert as_share("test_share", value) == as_share("test_share", np.float64(value)) == expected
@@ -128,5 +158,7 @@ def test_shares_are_decimal(value: float, expected: Fraction):
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, float("nan"), "0.5", None])
 def test_bad_shares(value: float):
-    with pytest.raises(ValueError, match=f"test_share must be a number between 0 and 1, found {value!r}"):
+    with pytest.raises(
+        ValueError, match=f"test_share must be a number between 0 and 1, found {value!r}"
+    ):
         as_share("test_share", value)

@@ -121,7 +121,9 @@ def test_a_failed_download_leaves_nothing_and_says_why(
 
 def test_offline_creates_no_folder(tmp_path: Path):
     source = Source((tmp_path / "server" / "it.gz").as_uri(), SHA256, SIZE)
-    with pytest.raises(FileNotFoundError, match=f"from {source.url}: .*No such file.* Put the file at .*root"):
+    with pytest.raises(
+        FileNotFoundError, match=f"from {source.url}: .*No such file.* Put the file at .*root"
+    ):
         fetch([source], tmp_path / "root" / "it.gz", progress=False)
     assert os.listdir(tmp_path) == []
 
@@ -135,13 +137,18 @@ def test_a_server_that_falls_silent(server: str, tmp_path: Path, monkeypatch: py
 
 def test_every_source_is_tried_and_all_failures_are_told(server: str, tmp_path: Path):
     sources = [Source(f"{server}/none", SHA256, SIZE), Source(f"{server}/short", SHA256, SIZE)]
-    with pytest.raises(FileNotFoundError, match=r"/none: HTTP Error 404: Not Found; nor from .*/short: expected 10240"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"/none: HTTP Error 404: Not Found; nor from .*/short: expected 10240",
+    ):
         fetch(sources, tmp_path / "it.gz", progress=False)
     fetch([*sources, Source(f"{server}/file", SHA256, SIZE)], tmp_path / "it.gz", progress=False)
     assert (tmp_path / "it.gz").read_bytes() == CONTENT
 
 
-def test_an_interrupted_download_leaves_nothing(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_download_leaves_nothing(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     class Interrupted(need("tqdm").tqdm):  # type: ignore[misc]
         def update(self, n: float | None = 1) -> None:
             assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
@@ -175,11 +182,18 @@ def test_a_killed_download_leaves_no_file_of_that_name(server: str, tmp_path: Pa
 
 def test_loading_the_package_loads_no_extra():
     code = "import sys, equipoise.data; print({'sklearn', 'pandas', 'matplotlib', 'PIL'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
 
 
 def test_a_missing_package_is_named():
-    with pytest.raises(ImportError, match=r'no_such_package is not installed: pip install "equipoise\[data\]"'):
+    with pytest.raises(
+        ImportError, match=r'no_such_package is not installed: pip install "equipoise\[data\]"'
+    ):
         need("no_such_package.part")
 
 
@@ -206,7 +220,9 @@ def test_archives_are_read_and_not_unpacked(members: dict[str, bytes], tmp_path:
     path.write_bytes(archive(**members))
     with opened(path, "top") as folder:
         assert read(folder / "a.txt", 1000) == b"hello"
-        with pytest.raises(FileNotFoundError, match=r"expected the file .*it\.zip.*b\.txt, found no such file"):
+        with pytest.raises(
+            FileNotFoundError, match=r"expected the file .*it\.zip.*b\.txt, found no such file"
+        ):
             read(folder / "b.txt", 1000)
     assert os.listdir(tmp_path) == ["it.zip"]
 
@@ -214,7 +230,9 @@ def test_archives_are_read_and_not_unpacked(members: dict[str, bytes], tmp_path:
 def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path):
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "it.zip"
-    path.write_bytes(archive(**{"../out.txt": b"evil", "/tmp/out.txt": b"evil", "top/a.txt": b"good"}))
+    path.write_bytes(
+        archive(**{"../out.txt": b"evil", "/tmp/out.txt": b"evil", "top/a.txt": b"good"})
+    )
     with opened(path, "top") as folder:
         assert read(folder / "a.txt", 1000) == b"good"
     assert sorted(os.listdir(tmp_path)) == ["in"]
@@ -267,7 +285,11 @@ BOMB = bytes(50_000_000)
 def test_a_zip_bomb_is_not_unpacked(tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(archive(**{"a.txt": BOMB}))
     message = r"it\.zip.a\.txt must hold at most 1000 bytes, found 50000000"
-    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+    with (
+        at_most(1),
+        opened(tmp_path / "it.zip", "top") as folder,
+        pytest.raises(ValueError, match=message),
+    ):
         read(folder / "a.txt", 1000)
 
 
@@ -277,7 +299,11 @@ def test_a_false_size_unpacks_no_more(tmp_path: Path):
     assert content.count(size) == 2  # in the header of the member, and in the directory
     (tmp_path / "it.zip").write_bytes(content.replace(size, (900).to_bytes(4, "little")))
     message = r"it\.zip.a\.txt cannot be unpacked, the archive is corrupt or truncated: "
-    with at_most(1), opened(tmp_path / "it.zip", "top") as folder, pytest.raises(ValueError, match=message):
+    with (
+        at_most(1),
+        opened(tmp_path / "it.zip", "top") as folder,
+        pytest.raises(ValueError, match=message),
+    ):
         read(folder / "a.txt", 1000)
 
 
@@ -316,7 +342,9 @@ def test_whatever_bit_of_an_archive_is_wrong_the_error_is_ours(bit: int, tmp_pat
     good = archive(**{"top/a.txt": b"hello, hello, hello, hello"})
     path, refused = tmp_path / "it.zip", 0
     for position in range(len(good)):
-        path.write_bytes(good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :])
+        path.write_bytes(
+            good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :]
+        )
         try:
             with opened(path, "top") as folder:
                 assert read(folder / "a.txt", 1000) == b"hello, hello, hello, hello"

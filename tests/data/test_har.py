@@ -32,7 +32,9 @@ def tables(part: str) -> tuple[Tensor, list[int], list[int]]:
     subjects = [subject for subject, rows in PARTS[part] for _ in range(rows)]
     generator = torch.Generator().manual_seed(len(part))
     x = torch.rand(len(subjects), 561, generator=generator) * 2 - 1
-    x[:, 0] = torch.tensor([subjects[i] / 100 for i in range(len(subjects))])  # so that a row tells whose it is
+    x[:, 0] = torch.tensor(
+        [subjects[i] / 100 for i in range(len(subjects))]
+    )  # so that a row tells whose it is
     return x, [i % 6 + 1 for i in range(len(subjects))], subjects
 
 
@@ -40,7 +42,9 @@ def files() -> dict[str, str]:
     contents = {"README.txt": "not read", "features.txt": "1 tBodyAcc-mean()-X\n"}
     for part in PARTS:
         x, y, subjects = tables(part)
-        contents[f"{part}/X_{part}.txt"] = "".join("".join(f" {v: .7e}" for v in row) + "\n" for row in x.tolist())
+        contents[f"{part}/X_{part}.txt"] = "".join(
+            "".join(f" {v: .7e}" for v in row) + "\n" for row in x.tolist()
+        )
         contents[f"{part}/y_{part}.txt"] = "".join(f"{label}\n" for label in y)
         contents[f"{part}/subject_{part}.txt"] = "".join(f"{subject}\n" for subject in subjects)
     return contents
@@ -101,10 +105,18 @@ def test_all_rows_are_there_once_with_their_labels(tmp_path: Path):
     expected = {}
     for part in PARTS:
         x, y, _ = tables(part)
-        expected |= {tuple(round(v, 5) for v in row): label - 1 for row, label in zip(x.tolist(), y, strict=True)}
+        expected |= {
+            tuple(round(v, 5) for v in row): label - 1
+            for row, label in zip(x.tolist(), y, strict=True)
+        }
     assert {tuple(round(v, 5) for v in row): label for row, label in found.items()} == expected
     assert len(data.x) + len(data.test_x) == 18
-    assert (data.classes, data.name, data.x.dtype, data.x.shape[1]) == (6, "HAR", torch.float32, 561)
+    assert (data.classes, data.name, data.x.dtype, data.x.shape[1]) == (
+        6,
+        "HAR",
+        torch.float32,
+        561,
+    )
 
 
 @pytest.mark.parametrize("share", [0.25, 0.2, 0.3, 0.7])
@@ -112,8 +124,12 @@ def test_every_subject_is_a_client_and_trains_on_its_share_rounded_up(share: flo
     data = har(write(tmp_path, files()), test_share=share)
     assert data.owners is not None
     percent = round(100 - 100 * share)
-    assert data.owners.bincount().tolist() == [math.ceil(ROWS[s] * percent / 100) for s in (1, 2, 5, 30)]
-    assert torch.equal(data.x[:, 0].mul(100).round().long(), torch.tensor([1, 2, 5, 30])[data.owners])
+    assert data.owners.bincount().tolist() == [
+        math.ceil(ROWS[s] * percent / 100) for s in (1, 2, 5, 30)
+    ]
+    assert torch.equal(
+        data.x[:, 0].mul(100).round().long(), torch.tensor([1, 2, 5, 30])[data.owners]
+    )
     assert [len(part) for part in by_client(data)] == data.owners.bincount().tolist()
 
 
@@ -138,18 +154,46 @@ DAMAGE = {
         replaced(GOOD[X], 2, SHORT_ROW + " oops"),
         "must hold rows of 561 numbers, found otherwise: .*oops.*row",
     ),
-    "a short row": (X, replaced(GOOD[X], 2, SHORT_ROW), "must hold rows of 561 numbers, found otherwise: .*561 to 560"),
-    "a comment": (X, replaced(GOOD[X], 2, SHORT_ROW + " #"), "must hold rows of 561 numbers, found otherwise: .*#"),
+    "a short row": (
+        X,
+        replaced(GOOD[X], 2, SHORT_ROW),
+        "must hold rows of 561 numbers, found otherwise: .*561 to 560",
+    ),
+    "a comment": (
+        X,
+        replaced(GOOD[X], 2, SHORT_ROW + " #"),
+        "must hold rows of 561 numbers, found otherwise: .*#",
+    ),
     "fewer columns": (X, (SHORT_ROW + "\n") * 12, "must hold rows of 561 numbers, found 560"),
     "empty": (X, "", "must hold rows of 561 numbers, found otherwise: .*no data"),
     "bytes": (X, "\x00\x01\u00ff" * 30, "must hold rows of 561 numbers, found otherwise: "),
-    "nan": (X, replaced(GOOD[X], 2, SHORT_ROW + " nan"), "must hold finite numbers, found nan in row 3"),
-    "inf": (X, replaced(GOOD[X], 0, SHORT_ROW + " -inf"), "must hold finite numbers, found -inf in row 1"),
-    "a label fewer": (Y, "1\n" * 11, "must have 12 rows, one for every row of X_train.txt, found 11"),
-    "a subject more": (SUBJECT, "1\n" * 13, "must have 12 rows, one for every row of X_train.txt, found 13"),
+    "nan": (
+        X,
+        replaced(GOOD[X], 2, SHORT_ROW + " nan"),
+        "must hold finite numbers, found nan in row 3",
+    ),
+    "inf": (
+        X,
+        replaced(GOOD[X], 0, SHORT_ROW + " -inf"),
+        "must hold finite numbers, found -inf in row 1",
+    ),
+    "a label fewer": (
+        Y,
+        "1\n" * 11,
+        "must have 12 rows, one for every row of X_train.txt, found 11",
+    ),
+    "a subject more": (
+        SUBJECT,
+        "1\n" * 13,
+        "must have 12 rows, one for every row of X_train.txt, found 13",
+    ),
     "label 0": (Y, "0\n" * 12, "must hold whole numbers from 1 to 6, found 0"),
     "label 7": (Y, replaced("1\n" * 12, 4, "7"), "must hold whole numbers from 1 to 6, found 7"),
-    "half a label": (Y, replaced("1\n" * 12, 4, "1.5"), "must hold whole numbers from 1 to 6, found 1.5"),
+    "half a label": (
+        Y,
+        replaced("1\n" * 12, 4, "1.5"),
+        "must hold whole numbers from 1 to 6, found 1.5",
+    ),
     "a label in words": (
         Y,
         replaced("1\n" * 12, 4, "WALKING"),
@@ -162,26 +206,33 @@ DAMAGE = {
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_damaged_files_are_named(name: str, content: str, message: str, zipped: bool, tmp_path: Path):
+def test_damaged_files_are_named(
+    name: str, content: str, message: str, zipped: bool, tmp_path: Path
+):
     contents = files() | {name: content}
     root = tmp_path / "it.zip" if zipped else tmp_path
     if zipped:
         root.write_bytes(archive(contents))
     else:
         write(tmp_path, contents)
-    with pytest.raises(ValueError, match=f"^{re.escape(str(root))}.*{re.escape(Path(name).name)} {message}"):
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(str(root))}.*{re.escape(Path(name).name)} {message}"
+    ):
         har(root)
 
 
 def test_a_row_fewer_is_found(tmp_path: Path):
     root = write(tmp_path, files() | {X: GOOD[X].split("\n", 1)[1]})
     with pytest.raises(
-        ValueError, match=r"y_train\.txt must have 11 rows, one for every row of X_train\.txt, found 12"
+        ValueError,
+        match=r"y_train\.txt must have 11 rows, one for every row of X_train\.txt, found 12",
     ):
         har(root)
 
 
-@pytest.mark.parametrize("name", [f"{part}/{kind}_{part}.txt" for part in PARTS for kind in ("X", "y", "subject")])
+@pytest.mark.parametrize(
+    "name", [f"{part}/{kind}_{part}.txt" for part in PARTS for kind in ("X", "y", "subject")]
+)
 def test_a_missing_file_is_named(name: str, tmp_path: Path):
     contents = files()
     del contents[name]
@@ -196,7 +247,10 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path):
 @pytest.mark.parametrize("content", [INNER[:-500], NESTED[: len(NESTED) // 2], b"<html>"])
 def test_a_truncated_archive_is_named(content: bytes, tmp_path: Path):
     (tmp_path / f"{NAME}.zip").write_bytes(content)
-    with pytest.raises(ValueError, match=f"{NAME}.zip must be a zip archive, found something else, or a part of one"):
+    with pytest.raises(
+        ValueError,
+        match=f"{NAME}.zip must be a zip archive, found something else, or a part of one",
+    ):
         har(tmp_path)
 
 
@@ -205,7 +259,9 @@ def test_a_damaged_archive_is_named(tmp_path: Path):
     start = content.index(b"X_train.txt")
     content[start + 2000 : start + 2100] = bytes(100)
     (tmp_path / f"{NAME}.zip").write_bytes(content)
-    with pytest.raises(ValueError, match=r"X_train\.txt cannot be unpacked, the archive is corrupt or truncated: "):
+    with pytest.raises(
+        ValueError, match=r"X_train\.txt cannot be unpacked, the archive is corrupt or truncated: "
+    ):
         har(tmp_path)
 
 
@@ -221,7 +277,9 @@ def test_a_zip_bomb_is_not_parsed(content: bytes, message: str, tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(archive({X: content}))
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=rf"X_train\.txt must hold rows of 561 numbers, {message}"):
+        with pytest.raises(
+            ValueError, match=rf"X_train\.txt must hold rows of 561 numbers, {message}"
+        ):
             har(tmp_path / "it.zip")
         # The 50 MB and what zipfile copies, not the 800 MB that numpy would take.
         assert tracemalloc.get_traced_memory()[1] < 160e6
@@ -231,11 +289,15 @@ def test_a_zip_bomb_is_not_parsed(content: bytes, message: str, tmp_path: Path):
 
 def test_labels_have_a_limit_of_their_own(tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(archive(files() | {Y: "1\n" * 200_000}))
-    with pytest.raises(ValueError, match=r"y_train\.txt must hold at most 329568 bytes, found 400000"):
+    with pytest.raises(
+        ValueError, match=r"y_train\.txt must hold at most 329568 bytes, found 400000"
+    ):
         har(tmp_path / "it.zip")
 
 
-MUTATIONS = st.lists(st.tuples(st.integers(0, 2**16), st.binary(max_size=4)), min_size=1, max_size=4)
+MUTATIONS = st.lists(
+    st.tuples(st.integers(0, 2**16), st.binary(max_size=4)), min_size=1, max_size=4
+)
 
 
 @settings(max_examples=50)
@@ -281,7 +343,10 @@ def test_nothing_there(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("share", "message"),
-    [(0, "test_share must be a number between 0 and 1, found 0"), (0.05, "test_share must be larger, found no test")],
+    [
+        (0, "test_share must be a number between 0 and 1, found 0"),
+        (0.05, "test_share must be larger, found no test"),
+    ],
 )
 def test_bad_share(share: float, message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):

@@ -21,12 +21,17 @@ from torch import Tensor
 import equipoise.data._mnist as idx
 from equipoise.data import Dataset, fashion_mnist, mnist
 
-LOADERS = [pytest.param(mnist, "MNIST", id="mnist"), pytest.param(fashion_mnist, "FashionMNIST", id="fashion")]
+LOADERS = [
+    pytest.param(mnist, "MNIST", id="mnist"),
+    pytest.param(fashion_mnist, "FashionMNIST", id="fashion"),
+]
 Loader = Callable[..., Dataset]
 
 
 def idx_bytes(values: Tensor) -> bytes:
-    return struct.pack(f">4B{values.dim()}I", 0, 0, 8, values.dim(), *values.shape) + bytes(values.flatten().tolist())
+    return struct.pack(f">4B{values.dim()}I", 0, 0, 8, values.dim(), *values.shape) + bytes(
+        values.flatten().tolist()
+    )
 
 
 def images(n: int, seed: int) -> Tensor:
@@ -85,7 +90,9 @@ def test_the_content_decides_whether_a_file_is_zipped(tmp_path: Path):
 def test_compression_may_differ_from_the_distributed_files(tmp_path: Path):
     write(tmp_path)
     for name in NAMES:
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(CONTENTS[name]), compresslevel=1, mtime=7))
+        (tmp_path / f"{name}.gz").write_bytes(
+            gzip.compress(idx_bytes(CONTENTS[name]), compresslevel=1, mtime=7)
+        )
     check(mnist(tmp_path))
 
 
@@ -98,25 +105,65 @@ def damaged_gz(content: bytes) -> bytes:
 IMAGE, LABEL = NAMES[0], NAMES[1]
 FIVE = idx_bytes(CONTENTS[IMAGE])
 DAMAGE = {
-    "truncated gz": (IMAGE, gzip.compress(FIVE)[:-100], "cannot be unpacked, it is truncated or corrupt: Compressed"),
-    "gz header only": (IMAGE, gzip.compress(FIVE)[:5], "cannot be unpacked, it is truncated or corrupt: "),
-    "wrong gz checksum": (IMAGE, damaged_gz(FIVE), "cannot be unpacked, it is truncated or corrupt: CRC check failed"),
-    "noise in gz": (IMAGE, gzip.compress(FIVE)[:60] + bytes(100), "cannot be unpacked, it is truncated or corrupt: "),
+    "truncated gz": (
+        IMAGE,
+        gzip.compress(FIVE)[:-100],
+        "cannot be unpacked, it is truncated or corrupt: Compressed",
+    ),
+    "gz header only": (
+        IMAGE,
+        gzip.compress(FIVE)[:5],
+        "cannot be unpacked, it is truncated or corrupt: ",
+    ),
+    "wrong gz checksum": (
+        IMAGE,
+        damaged_gz(FIVE),
+        "cannot be unpacked, it is truncated or corrupt: CRC check failed",
+    ),
+    "noise in gz": (
+        IMAGE,
+        gzip.compress(FIVE)[:60] + bytes(100),
+        "cannot be unpacked, it is truncated or corrupt: ",
+    ),
     "empty": (IMAGE, b"", "must begin with the magic number 00000803, found nothing"),
-    "empty gz": (IMAGE, gzip.compress(b""), "must begin with the magic number 00000803, found nothing"),
-    "a web page": (IMAGE, b"<!DOCTYPE html>", "must begin with the magic number 00000803, found 3c21444f"),
-    "labels for images": (IMAGE, idx_bytes(torch.tensor([1])), "must begin with the .* 00000803, found 00000801"),
+    "empty gz": (
+        IMAGE,
+        gzip.compress(b""),
+        "must begin with the magic number 00000803, found nothing",
+    ),
+    "a web page": (
+        IMAGE,
+        b"<!DOCTYPE html>",
+        "must begin with the magic number 00000803, found 3c21444f",
+    ),
+    "labels for images": (
+        IMAGE,
+        idx_bytes(torch.tensor([1])),
+        "must begin with the .* 00000803, found 00000801",
+    ),
     "images for labels": (LABEL, FIVE, "must begin with the magic number 00000801, found 00000803"),
     "short header": (IMAGE, FIVE[:10], "must have 3 sizes after the magic number, found 6 bytes"),
-    "short": (IMAGE, FIVE[:-1], "must hold 5 x 28 x 28 = 3920 bytes, at least one, found 3919 bytes"),
+    "short": (
+        IMAGE,
+        FIVE[:-1],
+        "must hold 5 x 28 x 28 = 3920 bytes, at least one, found 3919 bytes",
+    ),
     "long": (IMAGE, FIVE + b"x", "must hold 5 x 28 x 28 = 3920 bytes, at least one, found more"),
     "terabytes": (
         LABEL,
         struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1),
         "must hold at most 54880000 bytes, .* 4294967295 in",
     ),
-    "promised": (LABEL, struct.pack(">4BI", 0, 0, 8, 1, 50_000_000), "must hold 50000000 = 50000000 .* found 0"),
-    "no images": (IMAGE, struct.pack(">4B3I", 0, 0, 8, 3, 0, 28, 28), "must hold 0 x 28 x 28 = 0 bytes, at least one"),
+    "promised": (
+        LABEL,
+        struct.pack(">4BI", 0, 0, 8, 1, 50_000_000),
+        "must hold 50000000 = 50000000 .* found 0",
+    ),
+    "no images": (
+        IMAGE,
+        struct.pack(">4B3I", 0, 0, 8, 3, 0, 28, 28),
+        "must hold 0 x 28 x 28 = 0 bytes, at least one",
+    ),
     "other pixels": (
         IMAGE,
         idx_bytes(torch.zeros(5, 27, 28).int()),
@@ -127,13 +174,19 @@ DAMAGE = {
         idx_bytes(torch.zeros(4).int()),
         f"must hold a label for each of the 5 images of {IMAGE}.* 4",
     ),
-    "a label of 10": (LABEL, idx_bytes(torch.tensor([0, 10, 0, 0, 0])), "must hold labels from 0 to 9, found 10"),
+    "a label of 10": (
+        LABEL,
+        idx_bytes(torch.tensor([0, 10, 0, 0, 0])),
+        "must hold labels from 0 to 9, found 10",
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_damaged_files_are_named(name: str, content: bytes, message: str, suffix: str, tmp_path: Path):
+def test_damaged_files_are_named(
+    name: str, content: bytes, message: str, suffix: str, tmp_path: Path
+):
     folder = write(tmp_path / "MNIST" / "raw")
     (folder / f"{name}.gz").unlink()
     (folder / f"{name}{suffix}").write_bytes(content)
@@ -146,7 +199,10 @@ def test_a_missing_file_is_named_with_what_is_there(name: str, tmp_path: Path):
     folder = write(tmp_path / "raw", without=name)
     there = ", ".join(sorted(f"{other}.gz" for other in NAMES if other != name))
     message = f"expected {name}.gz of MNIST, or {name}, in {folder}, found {there} in {folder}"
-    with pytest.raises(FileNotFoundError, match=re.escape(f"{message}. Put it there, or load it with download=True")):
+    with pytest.raises(
+        FileNotFoundError,
+        match=re.escape(f"{message}. Put it there, or load it with download=True"),
+    ):
         mnist(tmp_path)
 
 
@@ -156,7 +212,9 @@ def test_wherever_a_file_ends_early_it_is_noticed(zipped: bool, tmp_path: Path):
     content = gzip.compress(content) if zipped else content
     for length in range(len(content)):
         (tmp_path / LABEL).write_bytes(content[:length])
-        with pytest.raises(ValueError, match=f"{LABEL} (cannot be unpacked|must begin with|must have|must hold)"):
+        with pytest.raises(
+            ValueError, match=f"{LABEL} (cannot be unpacked|must begin with|must have|must hold)"
+        ):
             idx.read_idx(tmp_path / LABEL, 1)
     (tmp_path / LABEL).write_bytes(content)
     assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [3, 0, 9, 9, 1]
@@ -169,14 +227,22 @@ def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
         damaged[position] ^= 1 << bit
         (tmp_path / LABEL).write_bytes(damaged)
         try:
-            assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [3, 0, 9, 9, 1]  # harmless, like the time of packing
+            assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [
+                3,
+                0,
+                9,
+                9,
+                1,
+            ]  # harmless, like the time of packing
         except ValueError as error:
             assert LABEL in str(error)  # noqa: PT017
             refused += 1
     assert refused > 8 * len(content) // 2
 
 
-@pytest.mark.parametrize(("promised", "peak"), [(100_000_000, 1), (1000, 4)], ids=["honest header", "false header"])
+@pytest.mark.parametrize(
+    ("promised", "peak"), [(100_000_000, 1), (1000, 4)], ids=["honest header", "false header"]
+)
 def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
     header = struct.pack(">4BI", 0, 0, 8, 1, promised)
     (tmp_path / LABEL).write_bytes(gzip.compress(header + bytes(50_000_000), compresslevel=1))
@@ -195,7 +261,10 @@ def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
     st.integers(1, 200),
 )
 def test_mutated_bytes_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, zipped: bool, changes: list[tuple[int, bytes]], end: int
+    tmp_path_factory: pytest.TempPathFactory,
+    zipped: bool,
+    changes: list[tuple[int, bytes]],
+    end: int,
 ):
     content = bytearray(idx_bytes(torch.arange(100).view(4, 5, 5)))
     content = bytearray(gzip.compress(content)) if zipped else content
@@ -246,18 +315,24 @@ def test_nothing_there(files: list[str] | None, found: str, tmp_path: Path):
 def test_root_must_be_a_folder(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(FileNotFoundError, match=f"found a file at {re.escape(str(file))}, not a folder"):
+    with pytest.raises(
+        FileNotFoundError, match=f"found a file at {re.escape(str(file))}, not a folder"
+    ):
         mnist(file)
     with pytest.raises(ValueError, match="root must be a path, found None"):
         mnist(None)  # type: ignore[arg-type]
 
 
-def test_one_collection_does_not_pass_for_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_one_collection_does_not_pass_for_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     digest = hashlib.sha256(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
     monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_sha256=digest))
     write(tmp_path, zipped=False)
     check(mnist(tmp_path))
-    with pytest.raises(ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"):
+    with pytest.raises(
+        ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"
+    ):
         fashion_mnist(tmp_path)
 
 
@@ -290,7 +365,9 @@ def test_download_what_is_not_there(mirror: Path, tmp_path: Path):
 def test_download_completes_a_folder(mirror: Path, tmp_path: Path):
     folder = write(tmp_path / "root" / "raw", without=NAMES[2], zipped=False)
     check(mnist(tmp_path / "root", download=True, progress=False))
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*NAMES[:2], f"{NAMES[2]}.gz", NAMES[3]])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [*NAMES[:2], f"{NAMES[2]}.gz", NAMES[3]]
+    )
 
 
 def test_no_download_unless_asked(mirror: Path, tmp_path: Path):

@@ -13,7 +13,12 @@ from equipoise.data import Dataset, digits, synthetic_regression
 
 
 def same(one: Dataset, other: Dataset) -> bool:
-    pairs = ((one.x, other.x), (one.y, other.y), (one.test_x, other.test_x), (one.test_y, other.test_y))
+    pairs = (
+        (one.x, other.x),
+        (one.y, other.y),
+        (one.test_x, other.test_x),
+        (one.test_y, other.test_y),
+    )
     return all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -36,7 +41,9 @@ def test_synthetic_regression_is_that_of_the_paper():
 
 def test_noise_and_weights_scale():
     exact = synthetic_regression(n_train=50, n_test=20, features=4, noise=0)
-    assert torch.allclose(exact.test_x.double() @ weights_of(exact), exact.test_y.double(), atol=1e-4)
+    assert torch.allclose(
+        exact.test_x.double() @ weights_of(exact), exact.test_y.double(), atol=1e-4
+    )
     twice = synthetic_regression(n_train=50, n_test=20, features=4, noise=0, weight_std=10)
     assert torch.allclose(twice.y, 2 * exact.y, atol=1e-5)
     only_noise = synthetic_regression(n_train=4000, n_test=1, features=1, noise=3, weight_std=0)
@@ -75,8 +82,13 @@ def test_digits_are_the_1797_images_each_once():
     from sklearn.datasets import load_digits
 
     data, (images, labels) = digits(), load_digits(return_X_y=True)
-    rows = sorted([*row.flatten().mul(16).tolist(), y] for row, y in zip(data.x, data.y.tolist(), strict=True))
-    rows += [[*row.flatten().mul(16).tolist(), y] for row, y in zip(data.test_x, data.test_y.tolist(), strict=True)]
+    rows = sorted(
+        [*row.flatten().mul(16).tolist(), y] for row, y in zip(data.x, data.y.tolist(), strict=True)
+    )
+    rows += [
+        [*row.flatten().mul(16).tolist(), y]
+        for row, y in zip(data.test_x, data.test_y.tolist(), strict=True)
+    ]
     assert sorted(rows) == sorted(
         [*image, label] for image, label in zip(images.tolist(), labels.tolist(), strict=True)
     )
@@ -88,7 +100,9 @@ def test_digits_are_the_1797_images_each_once():
 def test_digits_hold_out_a_share_of_every_class(share: float):
     data = digits(test_share=share)
     tested, trained = data.test_y.bincount(minlength=10), data.y.bincount(minlength=10)
-    assert tested.tolist() == [int(share * 1000) * size // 1000 for size in (tested + trained).tolist()]
+    assert tested.tolist() == [
+        int(share * 1000) * size // 1000 for size in (tested + trained).tolist()
+    ]
 
 
 def test_digits_can_be_learned():
@@ -100,7 +114,9 @@ def test_digits_can_be_learned():
 
 @pytest.mark.parametrize("share", [0, 1, 2.0])
 def test_digits_need_training_and_test_examples(share: float):
-    with pytest.raises(ValueError, match=f"test_share must be a number between 0 and 1, found {share}"):
+    with pytest.raises(
+        ValueError, match=f"test_share must be a number between 0 and 1, found {share}"
+    ):
         digits(test_share=share)
     with pytest.raises(ValueError, match="test_share must be larger, found no test example"):
         digits(test_share=0.001)
@@ -108,5 +124,7 @@ def test_digits_need_training_and_test_examples(share: float):
 
 def test_digits_say_which_packages_they_need(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r'sklearn is not installed: pip install "equipoise\[data\]"'):
+    with pytest.raises(
+        ImportError, match=r'sklearn is not installed: pip install "equipoise\[data\]"'
+    ):
         digits()
