@@ -1,4 +1,4 @@
-"""CelebA from small made-up images: clients as in LEAF, and everything that can be wrong with the files."""
+"""CelebA in miniature: clients, labels, images, and damaged or missing files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def root(tmp_path: Path) -> Path:
     return write(tmp_path / "root")
 
 
-def test_clients_are_celebrities_with_five_images_as_in_leaf(root: Path):
+def test_clients_as_in_leaf(root: Path):
     data = load(root)
     assert data.owners is not None
     trained = [IDENTITIES[NAMES[i - 1]] for i in numbers(data.x)]
@@ -110,7 +110,7 @@ def test_clients_are_celebrities_with_five_images_as_in_leaf(root: Path):
     assert [len(part) for part in by_client(data)] == [4, 5, 10]
 
 
-def test_labels_belong_to_their_images(root: Path):
+def test_labels_of_images(root: Path):
     data = load(root)
     for x, y in ((data.x, data.y), (data.test_x, data.test_y)):
         assert y.tolist() == [int(SMILING[NAMES[i - 1]]) for i in numbers(x)]
@@ -118,7 +118,7 @@ def test_labels_belong_to_their_images(root: Path):
     assert (data.classes, data.name) == (2, "CelebA")
 
 
-def test_images_are_resized_whole_and_scaled(root: Path):
+def test_resized_and_scaled(root: Path):
     data = load(root, size=84)
     assert data.x.shape == (19, 3, 84, 84)
     for i, image in zip(numbers(data.x), data.x, strict=True):
@@ -130,7 +130,7 @@ def test_images_are_resized_whole_and_scaled(root: Path):
     assert data.x.max() <= 1
 
 
-def test_gray_images_have_one_channel(root: Path):
+def test_gray_has_one_channel(root: Path):
     gray, colour = load(root, gray=True), load(root)
     assert gray.x.shape == (19, 1, 8, 8)
     expected = (colour.x * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1)
@@ -150,7 +150,7 @@ def test_other_layouts(images: str, lists: str, zipped: bool, root: Path, tmp_pa
     assert torch.equal(other.test_x, expected.test_x)
 
 
-def test_least_and_share(root: Path):
+def test_minimum_and_share(root: Path):
     assert load(root, minimum=1).owners.bincount().tolist() == [4, 3, 5, 10]
     assert load(root, minimum=6).owners.bincount().tolist() == [5, 10]
     assert load(root, test_share=0.5).owners.bincount().tolist() == [2, 3, 6]
@@ -162,7 +162,7 @@ def test_least_and_share(root: Path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_limit_takes_whole_celebrities(root: Path, seed: int):
+def test_limit_keeps_clients_whole(root: Path, seed: int):
     data = load(root, limit=18, seed=seed)
     used = [IDENTITIES[NAMES[i - 1]] for i in numbers(data.x) + numbers(data.test_x)]
     assert 0 < len(used) <= 18
@@ -171,7 +171,7 @@ def test_limit_takes_whole_celebrities(root: Path, seed: int):
     assert data.owners.unique().tolist() == list(range(len(set(used))))
 
 
-def test_limit_is_random_and_can_be_too_small(root: Path):
+def test_limit_too_small(root: Path):
     chosen = {tuple(sorted(numbers(load(root, limit=12, seed=seed).x))) for seed in range(8)}
     assert len(chosen) > 1
     assert torch.equal(load(root, limit=23).x, load(root, limit=10**9).x)
@@ -182,7 +182,7 @@ def test_limit_is_random_and_can_be_too_small(root: Path):
         load(root, limit=4)
 
 
-def test_the_seed_decides(root: Path):
+def test_seed(root: Path):
     assert torch.equal(load(root, seed=3).x, load(root, seed=3).x)
     assert numbers(load(root, seed=3).x) != numbers(load(root, seed=4).x)
 
@@ -262,7 +262,7 @@ LINES = {
 
 
 @pytest.mark.parametrize(("file", "content", "message"), LINES.values(), ids=LINES)
-def test_damaged_lists_are_named(file: str, content: str, message: str, root: Path):
+def test_damaged_lists(file: str, content: str, message: str, root: Path):
     (root / file).write_bytes(content.encode("latin1"))
     with pytest.raises(ValueError, match=f"^{re.escape(str(root / file))} .*{message}"):
         load(root)
@@ -280,7 +280,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("content", PICTURES.values(), ids=PICTURES)
-def test_damaged_images_are_named(content: bytes, root: Path):
+def test_damaged_images(content: bytes, root: Path):
     path = root / "img_align_celeba" / FIRST
     path.write_bytes(content)
     with pytest.raises(
@@ -298,9 +298,7 @@ def test_damaged_images_are_named(content: bytes, root: Path):
     ],
     ids=["pixels", "bytes"],
 )
-def test_images_that_are_too_large_are_named(
-    size: tuple[int, int] | None, message: str, root: Path
-):
+def test_images_too_large(size: tuple[int, int] | None, message: str, root: Path):
     path = root / "img_align_celeba" / FIRST
     if size is None:
         path.write_bytes(JPGS[FIRST] + bytes(1 << 20))
@@ -311,9 +309,7 @@ def test_images_that_are_too_large_are_named(
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_missing_images_are_named_before_any_is_read(
-    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_missing_images(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in NAMES[:2]:
         monkeypatch.delitem(JPGS, name)
     monkeypatch.setattr(module, "_images", None)
@@ -323,7 +319,7 @@ def test_missing_images_are_named_before_any_is_read(
         load(root)
 
 
-def test_names_that_lead_elsewhere_are_missing(root: Path):
+def test_names_outside_the_folder(root: Path):
     (root / "out.jpg").write_bytes(JPGS[FIRST])
     for file, content in ((ATTRIBUTES, attributes()), (IDENTITY, identities())):
         (root / file).write_text(content.replace(FIRST, "../out.jpg"))
@@ -335,17 +331,17 @@ def test_names_that_lead_elsewhere_are_missing(root: Path):
 
 
 @pytest.mark.parametrize("name", [ATTRIBUTES, IDENTITY, "img_align_celeba"])
-def test_missing_files_are_named(name: str, root: Path, tmp_path: Path):
+def test_missing_files(name: str, root: Path, tmp_path: Path):
     (root / name).rename(tmp_path / "elsewhere")
     expected = f"{name} or {name}.zip" if name == "img_align_celeba" else name
     places = f"{root} or a folder celeba, raw, Img, Anno in it"
     there = ", ".join(sorted({ATTRIBUTES, IDENTITY, "img_align_celeba"} - {name}))
-    message = f"expected {expected} in {places}, found {there} in {root}. Put it there, or load it with download=True"
+    message = f"expected {expected} in {places}, found {there} in {root}. Put it there, or"
     with pytest.raises(FileNotFoundError, match=re.escape(message)):
         load(root)
 
 
-def test_a_truncated_archive_is_named(tmp_path: Path):
+def test_truncated_archive(tmp_path: Path):
     root = write(tmp_path / "root", zipped=True)
     (root / "img_align_celeba.zip").write_bytes(archive()[:-50])
     with pytest.raises(
@@ -355,14 +351,14 @@ def test_a_truncated_archive_is_named(tmp_path: Path):
         load(root)
 
 
-def test_reading_shows_a_bar(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_progress_bar(root: Path, capsys: pytest.CaptureFixture[str]):
     load(root, progress=True)
     assert "CelebA: 100%" in capsys.readouterr().err
     load(root)
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_stops_the_other_threads(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_error_stops_threads(root: Path, monkeypatch: pytest.MonkeyPatch):
     read: list[Any] = []
 
     def fails(file: Any, size: int, gray: bool) -> torch.Tensor:
@@ -378,13 +374,13 @@ def test_an_error_stops_the_other_threads(root: Path, monkeypatch: pytest.Monkey
     assert 0 < len(read) < 19
 
 
-def test_batches_do_not_matter(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_batch_size_is_irrelevant(root: Path, monkeypatch: pytest.MonkeyPatch):
     expected = load(root).x
     monkeypatch.setattr(module, "BATCH", 3)
     assert torch.equal(load(root).x, expected)
 
 
-def test_download_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_download_missing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server, root = write(tmp_path / "server", zipped=True), tmp_path / "root"
     sources = {}
     for path in server.iterdir():
@@ -399,13 +395,14 @@ def test_download_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(os.listdir(root)) == sorted(sources)
     (root / IDENTITY).unlink()
     (server / IDENTITY).write_bytes(bytes(sources[IDENTITY].size))
-    message = f"{IDENTITY} could not be downloaded from {re.escape(sources[IDENTITY].url)}: expected SHA-256 .*, found "
+    url = re.escape(sources[IDENTITY].url)
+    message = f"{IDENTITY} could not be downloaded from {url}: expected SHA-256 .*, found "
     with pytest.raises(FileNotFoundError, match=message):
         load(root, download=True)
     assert IDENTITY not in os.listdir(root)
 
 
-def test_pillow_is_named_if_it_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_needs_pillow(root: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ImportError, match=r'PIL is not installed: pip install "equipoise\[data\]"'):
         load(root)

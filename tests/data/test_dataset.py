@@ -27,7 +27,7 @@ def dataset(**changes: Any) -> Dataset:
     return Dataset(**(fields | changes))
 
 
-def test_split_gives_every_client_its_examples():
+def test_split():
     clients = dataset().split(
         [torch.tensor([3, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)]
     )
@@ -35,12 +35,12 @@ def test_split_gives_every_client_its_examples():
     assert [y.tolist() for _, y in clients] == [[1, 0], [1], []]
 
 
-def test_parts_may_come_one_by_one():
+def test_split_takes_iterators():
     clients = dataset().split(torch.tensor([i]) for i in (3, 0))
     assert [y.tolist() for _, y in clients] == [[1], [0]]
 
 
-def test_parts_are_copies():
+def test_split_copies():
     data = dataset()
     data.split([torch.arange(4)])[0][0].zero_()
     assert data.x.sum() == 28
@@ -110,14 +110,14 @@ def test_bad_fields(changes: dict[str, Any], message: str):
         dataset(**changes)
 
 
-def test_a_regression_has_real_targets():
+def test_regression_targets():
     data = dataset(y=torch.rand(4), test_y=torch.rand(2), classes=None)
     assert data.classes is None
     assert data.owners is None
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 5))
-def test_hold_out_takes_the_asked_number_of_every_group(groups: list[int], tenths: int, seed: int):
+def test_hold_out_sizes(groups: list[int], tenths: int, seed: int):
     counts = torch.tensor(groups).bincount()
     expected = [size * tenths // 10 for size in counts.tolist()]
     if not sum(expected):
@@ -152,7 +152,7 @@ def test_hold_out_is_uniform():
     ("value", "expected"),
     [(0.1, Fraction(1, 10)), (0.25, Fraction(1, 4)), (1e-5, Fraction(1, 10**5))],
 )
-def test_shares_are_decimal(value: float, expected: Fraction):
+def test_exact_shares(value: float, expected: Fraction):
     assert as_share("test_share", value) == as_share("test_share", np.float64(value)) == expected
 
 

@@ -1,4 +1,4 @@
-"""UCI HAR from small files in its format: every layout, and everything that can be wrong with them."""
+"""UCI HAR in miniature: layouts, subjects, and damaged or missing files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equipoise.data._download import Source
 
 module = importlib.import_module("equipoise.data._har")  # the function of this name hides it
 
-# Rows of every subject, as (subject, rows); subject 5 is in both parts, which the official files do not have.
+# Rows per subject, as (subject, rows). Unlike in the official files, subject 5 is in both parts.
 PARTS = {"train": [(5, 3), (1, 8), (30, 1)], "test": [(2, 4), (5, 2)]}
 ROWS = {1: 8, 2: 4, 5: 5, 30: 1}
 
@@ -79,7 +79,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_is_read_alike_and_nothing_is_unpacked(layout: str, tmp_path: Path):
+def test_layouts(layout: str, tmp_path: Path):
     root, reference = tmp_path / "root", har(write(tmp_path / "reference", files()))
     for name, content in LAYOUTS[layout].items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,12 +93,12 @@ def test_every_layout_is_read_alike_and_nothing_is_unpacked(layout: str, tmp_pat
 
 
 @pytest.mark.parametrize("content", [INNER, NESTED], ids=["original", "nested"])
-def test_root_may_be_the_archive_whatever_its_name(content: bytes, tmp_path: Path):
+def test_root_is_the_archive(content: bytes, tmp_path: Path):
     (tmp_path / "mine.zip").write_bytes(content)
     assert len(har(tmp_path / "mine.zip").x) == 14
 
 
-def test_all_rows_are_there_once_with_their_labels(tmp_path: Path):
+def test_rows_and_labels(tmp_path: Path):
     data = har(write(tmp_path, files()))
     found = {tuple(x): y for x, y in zip(data.x.tolist(), data.y.tolist(), strict=True)}
     found |= {tuple(x): y for x, y in zip(data.test_x.tolist(), data.test_y.tolist(), strict=True)}
@@ -120,7 +120,7 @@ def test_all_rows_are_there_once_with_their_labels(tmp_path: Path):
 
 
 @pytest.mark.parametrize("share", [0.25, 0.2, 0.3, 0.7])
-def test_every_subject_is_a_client_and_trains_on_its_share_rounded_up(share: float, tmp_path: Path):
+def test_subjects_are_clients(share: float, tmp_path: Path):
     data = har(write(tmp_path, files()), test_share=share)
     assert data.owners is not None
     percent = round(100 - 100 * share)
@@ -133,7 +133,7 @@ def test_every_subject_is_a_client_and_trains_on_its_share_rounded_up(share: flo
     assert [len(part) for part in by_client(data)] == data.owners.bincount().tolist()
 
 
-def test_the_seed_decides(tmp_path: Path):
+def test_seed(tmp_path: Path):
     root = write(tmp_path, files())
     assert torch.equal(har(root, seed=3).x, har(root, seed=3).x)
     assert not torch.equal(har(root, seed=3).x, har(root, seed=4).x)
@@ -206,9 +206,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_damaged_files_are_named(
-    name: str, content: str, message: str, zipped: bool, tmp_path: Path
-):
+def test_damaged_files(name: str, content: str, message: str, zipped: bool, tmp_path: Path):
     contents = files() | {name: content}
     root = tmp_path / "it.zip" if zipped else tmp_path
     if zipped:
@@ -221,7 +219,7 @@ def test_damaged_files_are_named(
         har(root)
 
 
-def test_a_row_fewer_is_found(tmp_path: Path):
+def test_missing_row(tmp_path: Path):
     root = write(tmp_path, files() | {X: GOOD[X].split("\n", 1)[1]})
     with pytest.raises(
         ValueError,
@@ -233,7 +231,7 @@ def test_a_row_fewer_is_found(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", [f"{part}/{kind}_{part}.txt" for part in PARTS for kind in ("X", "y", "subject")]
 )
-def test_a_missing_file_is_named(name: str, tmp_path: Path):
+def test_missing_file(name: str, tmp_path: Path):
     contents = files()
     del contents[name]
     message = f"expected the file .*{Path(name).name}, found no such file"
@@ -245,7 +243,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [INNER[:-500], NESTED[: len(NESTED) // 2], b"<html>"])
-def test_a_truncated_archive_is_named(content: bytes, tmp_path: Path):
+def test_truncated_archive(content: bytes, tmp_path: Path):
     (tmp_path / f"{NAME}.zip").write_bytes(content)
     with pytest.raises(
         ValueError,
@@ -254,7 +252,7 @@ def test_a_truncated_archive_is_named(content: bytes, tmp_path: Path):
         har(tmp_path)
 
 
-def test_a_damaged_archive_is_named(tmp_path: Path):
+def test_damaged_archive(tmp_path: Path):
     content = bytearray(INNER)
     start = content.index(b"X_train.txt")
     content[start + 2000 : start + 2100] = bytes(100)
@@ -273,7 +271,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("content", "message"), BOMBS.values(), ids=BOMBS)
-def test_a_zip_bomb_is_not_parsed(content: bytes, message: str, tmp_path: Path):
+def test_zip_bomb(content: bytes, message: str, tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(archive({X: content}))
     tracemalloc.start()
     try:
@@ -287,7 +285,7 @@ def test_a_zip_bomb_is_not_parsed(content: bytes, message: str, tmp_path: Path):
         tracemalloc.stop()
 
 
-def test_labels_have_a_limit_of_their_own(tmp_path: Path):
+def test_limit_of_labels(tmp_path: Path):
     (tmp_path / "it.zip").write_bytes(archive(files() | {Y: "1\n" * 200_000}))
     with pytest.raises(
         ValueError, match=r"y_train\.txt must hold at most 329568 bytes, found 400000"
@@ -302,7 +300,7 @@ MUTATIONS = st.lists(
 
 @settings(max_examples=50)
 @given(st.sampled_from([X, Y, SUBJECT, "zip"]), MUTATIONS)
-def test_mutated_bytes_are_read_or_refused(
+def test_mutated_bytes(
     tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[int, bytes]]
 ):
     def mutated(content: bytes) -> bytes:
@@ -334,9 +332,10 @@ def test_mutated_bytes_are_read_or_refused(
     assert peak < 8e6
 
 
-def test_nothing_there(tmp_path: Path):
+def test_empty_folder(tmp_path: Path):
     (tmp_path / "notes.txt").touch()
-    expected = f"expected {NAME}.zip or the folder {NAME} in {tmp_path}, or one of them as root, found notes.txt in"
+    places = f"{NAME}.zip or the folder {NAME} in {tmp_path}, or one of them as root"
+    expected = f"expected {places}, found notes.txt in"
     with pytest.raises(FileNotFoundError, match=re.escape(expected)):
         har(tmp_path)
 
@@ -363,7 +362,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, checksum: str | None = 
     monkeypatch.setattr(module, "SOURCES", sources)
 
 
-def test_download_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     serve(monkeypatch, tmp_path)
     with pytest.raises(FileNotFoundError, match="load it with download=True"):
         har(tmp_path / "root")
@@ -373,14 +372,15 @@ def test_download_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert len(har(tmp_path / "root", download=True).x) == 14
 
 
-def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_wrong_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     serve(monkeypatch, tmp_path, checksum="0" * 64)
-    message = f"{NAME}.zip could not be downloaded from .*gone.zip: .*; nor from .*served.zip: expected SHA-256 0000"
+    failures = "from .*gone.zip: .*; nor from .*served.zip: expected SHA-256 0000"
+    message = f"{NAME}.zip could not be downloaded {failures}"
     with pytest.raises(FileNotFoundError, match=message):
         har(tmp_path / "root", download=True, progress=False)
     assert os.listdir(tmp_path / "root") == []
 
 
-def test_checksums_are_complete():
+def test_checksums():
     assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) for source in module.SOURCES)
     assert list(module.ARCHIVES) == [f"{NAME}.zip", OUTER]

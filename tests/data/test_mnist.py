@@ -69,15 +69,13 @@ def check(data: Dataset) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("layout", ["", "raw", "{}/raw"])
 @pytest.mark.parametrize(("load", "folder"), LOADERS)
-def test_files_as_distributed_and_as_torchvision_lays_them_out(
-    load: Loader, folder: str, layout: str, zipped: bool, tmp_path: Path
-):
+def test_layouts(load: Loader, folder: str, layout: str, zipped: bool, tmp_path: Path):
     write(tmp_path / layout.format(folder), zipped=zipped)
     check(load(tmp_path))
     check(load(str(tmp_path)))
 
 
-def test_the_content_decides_whether_a_file_is_zipped(tmp_path: Path):
+def test_gzip_by_content(tmp_path: Path):
     write(tmp_path)
     for name in NAMES[:2]:  # unpacked by a browser that kept the name
         path = tmp_path / f"{name}.gz"
@@ -87,7 +85,7 @@ def test_the_content_decides_whether_a_file_is_zipped(tmp_path: Path):
     check(mnist(tmp_path))
 
 
-def test_compression_may_differ_from_the_distributed_files(tmp_path: Path):
+def test_other_compression(tmp_path: Path):
     write(tmp_path)
     for name in NAMES:
         (tmp_path / f"{name}.gz").write_bytes(
@@ -184,9 +182,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_damaged_files_are_named(
-    name: str, content: bytes, message: str, suffix: str, tmp_path: Path
-):
+def test_damaged_files(name: str, content: bytes, message: str, suffix: str, tmp_path: Path):
     folder = write(tmp_path / "MNIST" / "raw")
     (folder / f"{name}.gz").unlink()
     (folder / f"{name}{suffix}").write_bytes(content)
@@ -195,7 +191,7 @@ def test_damaged_files_are_named(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_is_named_with_what_is_there(name: str, tmp_path: Path):
+def test_missing_file(name: str, tmp_path: Path):
     folder = write(tmp_path / "raw", without=name)
     there = ", ".join(sorted(f"{other}.gz" for other in NAMES if other != name))
     message = f"expected {name}.gz of MNIST, or {name}, in {folder}, found {there} in {folder}"
@@ -207,7 +203,7 @@ def test_a_missing_file_is_named_with_what_is_there(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_wherever_a_file_ends_early_it_is_noticed(zipped: bool, tmp_path: Path):
+def test_truncated_files(zipped: bool, tmp_path: Path):
     content = idx_bytes(CONTENTS[LABEL])
     content = gzip.compress(content) if zipped else content
     for length in range(len(content)):
@@ -220,7 +216,7 @@ def test_wherever_a_file_ends_early_it_is_noticed(zipped: bool, tmp_path: Path):
     assert idx.read_idx(tmp_path / LABEL, 1).tolist() == [3, 0, 9, 9, 1]
 
 
-def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
+def test_flipped_bits(tmp_path: Path):
     content, refused = gzip.compress(idx_bytes(CONTENTS[LABEL]), mtime=0), 0
     for position, bit in itertools.product(range(len(content)), range(8)):
         damaged = bytearray(content)
@@ -243,7 +239,7 @@ def test_whatever_bit_of_a_gz_is_wrong_the_error_is_ours(tmp_path: Path):
 @pytest.mark.parametrize(
     ("promised", "peak"), [(100_000_000, 1), (1000, 4)], ids=["honest header", "false header"]
 )
-def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
+def test_gzip_bomb(promised: int, peak: int, tmp_path: Path):
     header = struct.pack(">4BI", 0, 0, 8, 1, promised)
     (tmp_path / LABEL).write_bytes(gzip.compress(header + bytes(50_000_000), compresslevel=1))
     tracemalloc.start()
@@ -260,7 +256,7 @@ def test_a_gz_bomb_is_not_unpacked(promised: int, peak: int, tmp_path: Path):
     st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=4)), min_size=1, max_size=4),
     st.integers(1, 200),
 )
-def test_mutated_bytes_are_read_or_refused(
+def test_mutated_bytes(
     tmp_path_factory: pytest.TempPathFactory,
     zipped: bool,
     changes: list[tuple[int, bytes]],
@@ -283,7 +279,7 @@ def test_mutated_bytes_are_read_or_refused(
     assert peak < 4e6
 
 
-def test_files_of_two_folders_are_not_mixed(tmp_path: Path):
+def test_folders_are_not_mixed(tmp_path: Path):
     write(tmp_path)
     write(tmp_path / "MNIST" / "raw", without=NAMES[3])
     with pytest.raises(FileNotFoundError, match=f"expected {NAMES[3]}.gz of MNIST"):
@@ -299,20 +295,21 @@ def test_files_of_two_folders_are_not_mixed(tmp_path: Path):
         (None, "no folder {}."),
     ],
 )
-def test_nothing_there(files: list[str] | None, found: str, tmp_path: Path):
+def test_empty_folder(files: list[str] | None, found: str, tmp_path: Path):
     root = tmp_path / "data"
     for name in files or []:
         (root / name).mkdir(parents=True)
     if files == []:
         root.mkdir()
     places = f"{root / 'FashionMNIST' / 'raw'}, {root / 'raw'} or {root}"
-    expected = f"expected {NAMES[0]}.gz and the other files of Fashion-MNIST in {places}, found {found.format(root)}"
+    names = f"{NAMES[0]}.gz and the other files of Fashion-MNIST"
+    expected = f"expected {names} in {places}, found {found.format(root)}"
     with pytest.raises(FileNotFoundError, match=re.escape(expected)):
         fashion_mnist(root)
     assert root.exists() == (files is not None)
 
 
-def test_root_must_be_a_folder(tmp_path: Path):
+def test_root_is_a_file(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(
@@ -323,9 +320,7 @@ def test_root_must_be_a_folder(tmp_path: Path):
         mnist(None)  # type: ignore[arg-type]
 
 
-def test_one_collection_does_not_pass_for_the_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_swapped_collections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     digest = hashlib.sha256(bytes(CONTENTS[NAMES[1]].tolist())).hexdigest()
     monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_sha256=digest))
     write(tmp_path, zipped=False)
@@ -351,7 +346,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_download_what_is_not_there(mirror: Path, tmp_path: Path):
+def test_download(mirror: Path, tmp_path: Path):
     root = tmp_path / "new" / "root"
     check(mnist(root, download=True, progress=False))
     folder = root / "MNIST" / "raw"
@@ -362,7 +357,7 @@ def test_download_what_is_not_there(mirror: Path, tmp_path: Path):
     check(mnist(root, download=True))
 
 
-def test_download_completes_a_folder(mirror: Path, tmp_path: Path):
+def test_download_missing_files(mirror: Path, tmp_path: Path):
     folder = write(tmp_path / "root" / "raw", without=NAMES[2], zipped=False)
     check(mnist(tmp_path / "root", download=True, progress=False))
     assert sorted(path.name for path in folder.iterdir()) == sorted(
@@ -370,13 +365,13 @@ def test_download_completes_a_folder(mirror: Path, tmp_path: Path):
     )
 
 
-def test_no_download_unless_asked(mirror: Path, tmp_path: Path):
+def test_no_download_by_default(mirror: Path, tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="load it with download=True"):
         mnist(tmp_path / "root")
     assert not (tmp_path / "root").exists()
 
 
-def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path):
+def test_failed_download(mirror: Path, tmp_path: Path):
     (mirror / f"{NAMES[1]}.gz").write_bytes(bytes(idx.MNIST.sizes[1]))
     folder = tmp_path / "root" / "MNIST" / "raw"
     with pytest.raises(FileNotFoundError) as caught:
@@ -390,7 +385,7 @@ def test_a_failed_download_names_mirrors_and_place(mirror: Path, tmp_path: Path)
     assert [path.name for path in folder.iterdir()] == [f"{NAMES[0]}.gz"]
 
 
-def test_checksums_and_mirrors_are_complete():
+def test_checksums_and_mirrors():
     for collection in (idx.MNIST, idx.FASHION_MNIST):
         digests = (*collection.sha256, collection.labels_sha256)
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
