@@ -17,8 +17,8 @@ from benchmarks.paper import tasks
 from benchmarks.paper.setting import Setting
 from equipoise import attacks, data, metrics, models
 from equipoise._utils.rng import stream, uniform
-from tests.data import test_celeba, test_har, test_mnist
 from tests.cases import RULES
+from tests.data import test_celeba, test_har, test_mnist
 from tests.graphs import deliver, models_of, regular, round_inputs
 
 GRAPHS = {"sparse": regular(10, 4), "complete": regular(8, 7)}
