@@ -54,21 +54,27 @@ class Round:
         generator = torch.Generator().manual_seed(0)
         self.malicious = torch.arange(n) < n // 5
         self.topology = eq.Topology.regular(n, degree, seed=0, malicious=self.malicious)
-        self.previous = torch.randn(d, generator=generator) + 1e-2 * torch.randn(n, d, generator=generator)
+        self.previous = torch.randn(d, generator=generator) + 1e-2 * torch.randn(
+            n, d, generator=generator
+        )
         self.models = self.previous + 1e-3 * torch.randn(n, d, generator=generator)
         self.inputs: eq.RoundInputs = {"t": 0, "total": 10}
         self.inputs["tolerated"] = self.topology.malicious_neighbors(self.malicious)
 
     def forge(self, attack: Any, rule: eq.Aggregator) -> eq.Lies | None:
         """The lies of this round; what is known of the graph is worked out each time."""
-        knowledge = Knowledge(self.models, self.topology, self.malicious, self.previous, rule, self.inputs)
+        knowledge = Knowledge(
+            self.models, self.topology, self.malicious, self.previous, rule, self.inputs
+        )
         lies: eq.Lies | None = attack.forge(knowledge)
         return lies
 
     def aggregate(self, rule: eq.Aggregator, lies: eq.Lies | None) -> eq.Aggregated:
         """The aggregation that is attacked: of the messages that are sent."""
         with without_warnings():  # rules are told the true number, whatever they guarantee
-            return rule(self.models, self.topology.deliver(self.models, lies, self.malicious), **self.inputs)
+            return rule(
+                self.models, self.topology.deliver(self.models, lies, self.malicious), **self.inputs
+            )
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -96,7 +102,9 @@ def measure(work: Round, repeats: int) -> dict[str, dict[str, float]]:
 def too_slow(times: dict[str, dict[str, float]]) -> list[str]:
     """The attacks that cost more than they may."""
     limits = {name: MOST if name in SEARCHES else 1 for name in times}
-    return [name for name, found in times.items() if found["forge"] > limits[name] * found["aggregate"]]
+    return [
+        name for name, found in times.items() if found["forge"] > limits[name] * found["aggregate"]
+    ]
 
 
 def table(times: dict[str, dict[str, float]]) -> str:
@@ -108,14 +116,16 @@ def table(times: dict[str, dict[str, float]]) -> str:
         rule = type((ATTACKS | SEARCHES)[name][1]).__name__
         forge, attacked, benign = (found[key] for key in ("forge", "aggregate", "aggregate benign"))
         lines.append(
-            f"| {name} | {rule} | {1e3 * forge:.1f} | {1e3 * attacked:.1f} | {forge / attacked:.2f} "
-            f"| {forge / benign:.2f} |"
+            f"| {name} | {rule} | {1e3 * forge:.1f} | {1e3 * attacked:.1f} |"
+            f" {forge / attacked:.2f} | {forge / benign:.2f} |"
         )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--degree", type=int, default=10)
     parser.add_argument("--parameters", type=int, default=139_960)

@@ -1,4 +1,4 @@
-"""What the library is to reach, as data, and whether it does. All but the speed-up is for one thread."""
+"""Performance goals, and whether they are met; for one thread, except the speed-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ Bars = dict[tuple[str, str], float]  # by workload and rule
 def bars(rules: str, *by_workload: float | None) -> Bars:
     """The same for some rules, on workloads 1 to 5; None is no bar."""
     pairs = zip(WORKLOADS, by_workload, strict=True)
-    return {(workload, rule): bar for workload, bar in pairs if bar is not None for rule in rules.split()}
+    return {
+        (workload, rule): bar
+        for workload, bar in pairs
+        if bar is not None
+        for rule in rules.split()
+    }
 
 
 COPIES: Bars = {  # at most so many times the time of a copy of the models
@@ -32,7 +37,9 @@ NAIVE: Bars = {  # at least so many times as fast as the loop in plain torch
     **bars("Balance", 5, 12, None, None, None),
 }
 BYZFL: Bars = {  # at least so many times as fast as byzfl
-    **bars("FedAvg", 10, 10, 10, 10, None),  # a mean for one client is one pass over its messages, whoever takes it
+    **bars(
+        "FedAvg", 10, 10, 10, 10, None
+    ),  # a mean for one client is one pass over its messages, whoever takes it
     **bars("Krum", 60, 200, None, None, None),
     **bars("Median TrimmedMean", 150, None, None, 1500, None),
 }
@@ -57,7 +64,8 @@ class Goal:
 
     def __str__(self) -> str:
         wanted = f">= {self.low:g}" if self.high == math.inf else f"<= {self.high:g}"
-        return f"{self.name}: wanted {wanted}, found {'nothing' if self.value is None else f'{self.value:.3g}'}"
+        found = "nothing" if self.value is None else f"{self.value:.3g}"
+        return f"{self.name}: wanted {wanted}, found {found}"
 
 
 def goals(results: Results) -> Iterator[Goal]:
@@ -68,12 +76,17 @@ def goals(results: Results) -> Iterator[Goal]:
         for rule in SCALE_RULES:
             row = results.find_scale(large.name, rule)
             where = f"scale {large.name}, {rule}"
-            yield Goal(f"{where}, time per edge and parameter / workload 3", row.growth if row else None, high=GROWTH)
+            yield Goal(
+                f"{where}, time per edge and parameter / workload 3",
+                row.growth if row else None,
+                high=GROWTH,
+            )
             yield Goal(f"{where}, MiB", row.memory_mib if row else None, high=MOST_MIB)
 
 
 def goals_of(workload: str, rule: str, results: Results) -> Iterator[Goal]:
-    key, where = (workload, rule), f"workload {workload}, {rule}"
+    key = (workload, rule)
+    where = f"workload {workload}, {rule}"
     row = results.find(*key) or Row(workload, rule, ms={})
     if key in COPIES:
         yield Goal(f"{where}, native/copy", row.ratio("native", "copy"), high=COPIES[key])
@@ -90,7 +103,10 @@ def report_goals(results: Results) -> bool:
     checked = list(goals(results))
     missed = [goal for goal in checked if goal.missed]
     unknown = sum(goal.value is None for goal in checked)
-    print(f"\ngoals: {len(checked) - len(missed) - unknown} met, {len(missed)} missed, {unknown} not measured")
+    print(
+        f"\ngoals: {len(checked) - len(missed) - unknown} met, {len(missed)} missed,"
+        f" {unknown} not measured"
+    )
     for goal in missed:
         print(f"  missed: {goal}")
     return not missed

@@ -1,4 +1,4 @@
-"""Time and peak memory of every rule, against a copy of the models, plain torch, byzfl and Flower; see README.md.
+"""Time and peak memory of each rule, compared with a copy, plain torch, byzfl and Flower.
 
 Run from the root of the repository: ``python -m benchmarks.kernels --help``.
 """
@@ -32,7 +32,9 @@ def run_workload(workload: Workload, options: argparse.Namespace, results: Resul
         row = results.find(workload.name, rule)
         if row is None:
             work = work or Round(workload)
-            row = measure_time(workload, work, rule, options.repeats, options.naive_seconds, options.threads)
+            row = measure_time(
+                workload, work, rule, options.repeats, options.naive_seconds, options.threads
+            )
             if not options.skip_memory:
                 row = replace(row, memory_mib=measure_memory(workload, rule, max(options.threads)))
             results.rows.append(row)
@@ -41,7 +43,10 @@ def run_workload(workload: Workload, options: argparse.Namespace, results: Resul
 
 
 def run_scale(large: Workload, options: argparse.Namespace, results: Results) -> None:
-    print(f"\nscale: {large}, ns per edge and parameter, one thread\n{tables.SCALE_HEADING}", flush=True)
+    print(
+        f"\nscale: {large}, ns per edge and parameter, one thread\n{tables.SCALE_HEADING}",
+        flush=True,
+    )
     race = None
     for rule in (rule for rule in SCALE_RULES if rule in options.rules):
         row = results.find_scale(large.name, rule)
@@ -66,13 +71,45 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=(__doc__ or "").split("\n")[0])
-    add, everything = found.add_argument, [*WORKLOADS.values(), None]
-    add("--workloads", nargs="+", type=workload_named, default=everything, help="1 to 5, scale, or such as 30x10x5000")
-    add("--rules", nargs="+", choices=RULES, default=list(RULES), metavar="RULE", help=", ".join(RULES))
-    add("--repeats", type=int, default=5, help="turns of everybody, of which the best counts (default: 5)")
-    add("--threads", nargs="+", type=int, default=[1], help="numbers of threads, compared in one race (default: 1)")
-    add("--naive-seconds", type=float, default=1.0, help="of a turn of naive or a peer (default: 1, or one client)")
+    found = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels", description=(__doc__ or "").split("\n")[0]
+    )
+    add = found.add_argument
+    everything = [*WORKLOADS.values(), None]
+    add(
+        "--workloads",
+        nargs="+",
+        type=workload_named,
+        default=everything,
+        help="1 to 5, scale, or such as 30x10x5000",
+    )
+    add(
+        "--rules",
+        nargs="+",
+        choices=RULES,
+        default=list(RULES),
+        metavar="RULE",
+        help=", ".join(RULES),
+    )
+    add(
+        "--repeats",
+        type=int,
+        default=5,
+        help="turns of everybody, of which the best counts (default: 5)",
+    )
+    add(
+        "--threads",
+        nargs="+",
+        type=int,
+        default=[1],
+        help="numbers of threads, compared in one race (default: 1)",
+    )
+    add(
+        "--naive-seconds",
+        type=float,
+        default=1.0,
+        help="of a turn of naive or a peer (default: 1, or one client)",
+    )
     add("--skip-memory", action="store_true", help="measure times only")
     add("--json", type=Path, metavar="FILE", help="write all that is measured, after every row")
     add("--resume", action="store_true", help="take over what FILE already has")
@@ -84,7 +121,9 @@ def parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser().parse_args(arguments)
     if options.goals and 1 not in options.threads:
-        parser().error(f"--goals need one thread among --threads, found {' '.join(map(str, options.threads))}")
+        parser().error(
+            f"--goals need one thread among --threads, found {' '.join(map(str, options.threads))}"
+        )
     if options.resume and options.json is None:
         parser().error("--resume needs --json FILE")
     return options
@@ -93,7 +132,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     settings = settings_of(options)
-    results = resumed(options.json, settings) if options.resume and options.json.exists() else Results(settings)
+    results = (
+        resumed(options.json, settings)
+        if options.resume and options.json.exists()
+        else Results(settings)
+    )
     print(", ".join(f"{name} {value}" for name, value in settings.items()))
     for workload in options.workloads:
         if workload is None:

@@ -1,4 +1,7 @@
-"""Memory, in a process of its own: a peak never falls, and freed memory that is used again would hide it."""
+"""Peak memory, measured in a separate process.
+
+Within one process, an earlier peak, or reused memory, would hide the peak of a call.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def measure_memory(workload: Workload, rule: str, threads: int) -> float | None:
 
 
 def extra_mib(workload: Workload, rule: str, threads: int) -> float:
-    """The peak of resident memory during one call, less what was resident before and less the output."""
+    """Return the peak of resident memory during a call, beyond the start and the output."""
     torch.set_num_threads(threads)
     Round(Workload("warm-up", 6, 3, 10_000)).ours(rule)  # loads code and starts threads
     work = Round(workload)
@@ -32,7 +35,9 @@ def extra_mib(workload: Workload, rule: str, threads: int) -> float:
     before = resident_peak()
     out = work.ours(rule)
     output = sum(part.nbytes for part in (out.model, out.weights) if part is not None)
-    return max(0.0, (resident_peak() - before - output) / MIB)  # a small output fits into what was resident before
+    return max(
+        0.0, (resident_peak() - before - output) / MIB
+    )  # a small output fits into what was resident before
 
 
 def resident_peak() -> int:

@@ -1,8 +1,8 @@
-"""The rules as one would write them in plain torch, one client at a time, to compare the library with.
+"""The rules in plain torch, one client at a time, as a baseline.
 
-Each takes ``own (d,)``, ``received (k, d)`` and the round inputs of the library's rules by the same names, and returns
-the aggregate. The hyper-parameters are the defaults of the library. There is no treatment of edge cases: every message
-is finite and every client has some.
+Each takes ``own (d,)``, ``received (k, d)`` and the round inputs of the library's rules by the
+same names, and returns the aggregate. The hyper-parameters are the defaults of the library. There
+is no treatment of edge cases: every message is finite and every client has some.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def fedavg(own: Tensor, received: Tensor, **_: Any) -> Tensor:
 
 
 def krum(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
-    # The default mode of cdist multiplies matrices from 26 rows on, which is noise for models that nearly agree.
+    # The default mode of cdist multiplies matrices from 26 rows on, which is noise for models that
+    # nearly agree.
     squares = torch.cdist(received, received, compute_mode="donot_use_mm_for_euclid_dist").square()
     nearest = max(1, len(received) - tolerated - 2)
     scores = squares.sort(dim=1).values[:, 1 : 1 + nearest].sum(dim=1)
@@ -66,10 +67,13 @@ def fltrust(own: Tensor, received: Tensor, **_: Any) -> Tensor:
     return (trust / trust.sum() * length / lengths) @ received
 
 
-def ubar(own: Tensor, received: Tensor, *, tolerated: int, loss_of: Callable[[Tensor], Tensor], **_: Any) -> Tensor:
+def ubar(
+    own: Tensor, received: Tensor, *, tolerated: int, loss_of: Callable[[Tensor], Tensor], **_: Any
+) -> Tensor:
     apart = (received - own).norm(dim=1)
     near = received[apart.topk(len(received) - tolerated, largest=False).indices]
-    losses, own_loss = loss_of(near), loss_of(own[None])
+    losses = loss_of(near)
+    own_loss = loss_of(own[None])
     better = losses < own_loss
     return near[better].mean(dim=0) if better.any() else near[losses.argmin()]
 
@@ -81,7 +85,14 @@ def scclip(own: Tensor, received: Tensor, *, tau: float = 1.0, **_: Any) -> Tens
 
 
 def balance(
-    own: Tensor, received: Tensor, *, t: int, total: int, gamma: float = 0.3, kappa: float = 1.0, **_: Any
+    own: Tensor,
+    received: Tensor,
+    *,
+    t: int,
+    total: int,
+    gamma: float = 0.3,
+    kappa: float = 1.0,
+    **_: Any,
 ) -> Tensor:
     limit = gamma * math.exp(-kappa * t / total) * own.norm()
     accepted = (received - own).norm(dim=1) <= limit
@@ -107,8 +118,10 @@ RULES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def each_client(opponent: Opponent, models: Tensor, senders: Tensor, receivers: Sequence[int]) -> Tensor:
-    """(len(receivers), d) the aggregates of some clients, of which client i hears ``senders[i]``."""
+def each_client(
+    opponent: Opponent, models: Tensor, senders: Tensor, receivers: Sequence[int]
+) -> Tensor:
+    """Return aggregates (len(receivers), d); client i receives from ``senders[i]``."""
     result = models.new_empty(len(receivers), models.shape[1])
     for row, i in zip(result, receivers, strict=True):
         row.copy_(opponent.aggregate(models[i], opponent.gather(models, senders[i])))

@@ -1,4 +1,4 @@
-"""Whom the library is compared with: a loop in plain torch, byzfl and Flower, one client at a time."""
+"""Opponents: a loop in plain torch, byzfl and Flower, one client at a time."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def package_folder(name: str) -> Path | None:
 def byzfl_aggregators() -> ModuleType | None:
     """``byzfl.aggregators``, or None where byzfl is not installed.
 
-    ``import byzfl`` also imports its training framework and with it torchvision, which rules have no use for and which
-    does not load beside every build of torch; so the package is entered without running its ``__init__``.
+    ``import byzfl`` also imports its training framework and with it torchvision, which rules have
+    no use for and which does not load beside every build of torch; so the package is entered
+    without running its ``__init__``.
     """
     folder = package_folder("byzfl")
     if folder is None:
@@ -61,17 +62,22 @@ def byzfl_rule(rule: str, tolerated: int) -> Opponent | None:
 def flower_aggregates() -> ModuleType | None:
     """``flwr.server.strategy.aggregate``, or None where Flower is not installed.
 
-    ``import flwr`` starts from its network services, with their many dependencies. The file of aggregates needs numpy,
-    and of Flower only names of types; so it is run alone, with stand-ins for these names.
+    ``import flwr`` starts from its network services, with their many dependencies. The file of
+    aggregates needs numpy, and of Flower only names of types; so it is run alone, with stand-ins
+    for these names.
     """
     folder = package_folder("flwr")
     if folder is None:
         return None
-    spec = importlib.util.spec_from_file_location("flower_aggregates", folder / "server/strategy/aggregate.py")
+    spec = importlib.util.spec_from_file_location(
+        "flower_aggregates", folder / "server/strategy/aggregate.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with patch.dict(sys.modules, {name: any_names(name) for name in ("flwr", "flwr.common", "flwr.server")}):
+    with patch.dict(
+        sys.modules, {name: any_names(name) for name in ("flwr", "flwr.common", "flwr.server")}
+    ):
         sys.modules["flwr.server.client_proxy"] = any_names("flwr.server.client_proxy")
         spec.loader.exec_module(module)
     return module
@@ -93,7 +99,9 @@ def flower_rule(rule: str, tolerated: int) -> Opponent | None:
     aggregate = getattr(found, f"aggregate{names[rule]}")
     if rule == "Krum":
         aggregate = partial(aggregate, num_malicious=tolerated, to_keep=0)
-    return Opponent(partial(flower_call, aggregate, tolerated if rule == "TrimmedMean" else None), naive.listed)
+    return Opponent(
+        partial(flower_call, aggregate, tolerated if rule == "TrimmedMean" else None), naive.listed
+    )
 
 
 def flower_call(
@@ -118,4 +126,7 @@ def opponents(rule: str, work: Round) -> dict[str, Opponent]:
 
 
 def versions() -> dict[str, str | None]:
-    return {name: version(package) if package_folder(package) else None for name, package in PACKAGES.items()}
+    return {
+        name: version(package) if package_folder(package) else None
+        for name, package in PACKAGES.items()
+    }

@@ -1,4 +1,4 @@
-"""Draw what was measured with one thread: ``python -m benchmarks.picture``, from the root of the repository."""
+"""Draw the results for one thread: ``python -m benchmarks.picture``, from the root of a clone."""
 
 from __future__ import annotations
 
@@ -16,25 +16,49 @@ from benchmarks.goals import COPIES
 from benchmarks.results import Results, load
 from benchmarks.workloads import WORKLOADS, Workload, workload_named
 
-# Colours of Okabe and Ito, which the colour-blind can tell apart; shapes tell them apart without any.
+# Colours of Okabe and Ito, which the colour-blind can tell apart; shapes tell them apart without
+# any.
 MARKS: dict[str, dict[str, Any]] = {
-    "native": {"label": "equipoise, native", "color": "#0072B2", "marker": "o", "s": 38, "zorder": 5},
+    "native": {
+        "label": "equipoise, native",
+        "color": "#0072B2",
+        "marker": "o",
+        "s": 38,
+        "zorder": 5,
+    },
     "torch": {"label": "equipoise, torch", "color": "#56B4E9", "marker": "s", "s": 26, "zorder": 4},
-    "naive": {"label": "loop in plain torch", "color": "#000000", "marker": "x", "s": 20, "linewidths": 1.3},
+    "naive": {
+        "label": "loop in plain torch",
+        "color": "#000000",
+        "marker": "x",
+        "s": 20,
+        "linewidths": 1.3,
+    },
     "byzfl": {"label": "byzfl", "color": "#D55E00", "marker": "^", "s": 24},
     "flower": {"label": "Flower", "color": "#009E73", "marker": "D", "s": 16},
 }
 BAR = {"color": "#CC79A7", "marker": "|", "s": 130, "linewidths": 2.2, "zorder": 3}
-STYLE: dict[Any, Any] = {"svg.hashsalt": "equipoise", "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 9}
-SHIFT = {"naive": -0.22, "flower": 0.22}  # up or down: those who loop over clients often take equally long
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "equipoise",
+    "svg.fonttype": "path",
+    "font.size": 9,
+    "axes.titlesize": 9,
+}
+SHIFT = {
+    "naive": -0.22,
+    "flower": 0.22,
+}  # up or down: those who loop over clients often take equally long
 COLUMNS = 2
 
 
 def picture(results: Results) -> Figure:
     """A panel for every workload, and a legend in the last place of the grid."""
-    workloads, rules = results.workloads, results.rules
+    workloads = results.workloads
+    rules = results.rules
     rows = math.ceil((len(workloads) + 1) / COLUMNS)
-    figure = Figure(figsize=(8.4, rows * (0.25 * len(rules) + 0.85)), layout=ConstrainedLayoutEngine(h_pad=0.12))
+    figure = Figure(
+        figsize=(8.4, rows * (0.25 * len(rules) + 0.85)), layout=ConstrainedLayoutEngine(h_pad=0.12)
+    )
     axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flatten()
     for axis, workload in zip(axes, workloads, strict=False):
         panel(axis, workload, rules, results)
@@ -42,7 +66,9 @@ def picture(results: Results) -> Figure:
         axis.axis("off")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[len(workloads)].legend(handles, labels, loc="center", frameon=False, fontsize=10)
-    figure.supxlabel("time of one call for all clients, as a multiple of a copy of the models", fontsize=9)
+    figure.supxlabel(
+        "time of one call for all clients, as a multiple of a copy of the models", fontsize=9
+    )
     return figure
 
 
@@ -67,7 +93,11 @@ def panel(axis: Any, workload: str, rules: Sequence[str], results: Results) -> N
 
 
 def scatter(
-    axis: Any, values: dict[str, float | None], rules: Sequence[str], mark: dict[str, Any], shift: float = 0
+    axis: Any,
+    values: dict[str, float | None],
+    rules: Sequence[str],
+    mark: dict[str, Any],
+    shift: float = 0,
 ) -> None:
     known = {rule: value for rule, value in values.items() if value is not None}
     axis.scatter(list(known.values()), [rules.index(rule) + shift for rule in known], **mark)
@@ -95,8 +125,12 @@ def draw(source: Path, target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.picture", description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"), help="what was measured")
-    parser.add_argument("--out", type=Path, default=Path("docs/kernels.svg"), help="an SVG, or another format")
+    parser.add_argument(
+        "--json", type=Path, default=Path("benchmarks/results.json"), help="what was measured"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/kernels.svg"), help="an SVG, or another format"
+    )
     options = parser.parse_args(arguments)
     draw(options.json, options.out)
 

@@ -23,8 +23,8 @@ Run = Callable[[], object]
 class Row:
     """What was measured of one rule on one workload.
 
-    ``ms[threads][contestant]`` are times for all clients; ``clients`` is on how many of them the opponents were
-    measured, ``failures`` what these raised.
+    ``ms[threads][contestant]`` are times for all clients; ``clients`` is on how many of them the
+    opponents were measured, ``failures`` what these raised.
     """
 
     workload: str
@@ -81,9 +81,9 @@ def race(
 ) -> dict[str, dict[str, float]]:
     """Milliseconds of the best turn of each, by number of threads.
 
-    They take turns, so that a noisy moment does not hit one of them alone, and everybody has equally many; every other
-    time in reverse, because whoever follows its like finds code and data in the cache. For the same reason ``before``
-    is run before every turn, and not measured.
+    They take turns, so that a noisy moment does not hit one of them alone, and everybody has
+    equally many; every other time in reverse, because whoever follows its like finds code and data
+    in the cache. For the same reason ``before`` is run before every turn, and not measured.
     """
     best: dict[str, dict[str, float]] = {str(count): {} for count in threads}
     order = [(name, count) for name in contestants for count in threads]
@@ -103,7 +103,7 @@ def affordable(work: Round, opponent: Opponent, seconds: float) -> int:
 
 
 def contestants(rule: str, work: Round) -> dict[str, Run]:
-    """A copy of the models, and the library with its kernels in C (also without ``out``) and with those in torch."""
+    """A copy of the models, and the library: native (also without ``out``) and in torch."""
     runs: dict[str, Run] = {"copy": work.copy}
     if native.available():
         runs["native"] = partial(work.ours, rule, out=work.out)
@@ -113,9 +113,14 @@ def contestants(rule: str, work: Round) -> dict[str, Run]:
 
 
 def measure_time(
-    workload: Workload, work: Round, rule: str, repeats: int, naive_seconds: float, threads: Sequence[int] = (1,)
+    workload: Workload,
+    work: Round,
+    rule: str,
+    repeats: int,
+    naive_seconds: float,
+    threads: Sequence[int] = (1,),
 ) -> Row:
-    """Race all that aggregate by a rule, after one warm-up of each; opponents on as many clients as time allows."""
+    """Race all implementations of a rule after a warm-up; opponents on a sample of the clients."""
     use_threads(threads[0])
     runs = contestants(rule, work)
     for warm_up in runs.values():

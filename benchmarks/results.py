@@ -21,10 +21,14 @@ class Results:
     scale: list[ScaleRow] = field(default_factory=list)
 
     def find(self, workload: str, rule: str) -> Row | None:
-        return next((row for row in self.rows if (row.workload, row.rule) == (workload, rule)), None)
+        return next(
+            (row for row in self.rows if (row.workload, row.rule) == (workload, rule)), None
+        )
 
     def find_scale(self, workload: str, rule: str) -> ScaleRow | None:
-        return next((row for row in self.scale if (row.workload, row.rule) == (workload, rule)), None)
+        return next(
+            (row for row in self.scale if (row.workload, row.rule) == (workload, rule)), None
+        )
 
     @property
     def workloads(self) -> list[str]:
@@ -44,7 +48,10 @@ def save(results: Results, path: Path | None) -> None:
 
 def load(path: Path) -> Results:
     stored = json.loads(path.read_text())
-    rows, scale = [Row(**row) for row in stored["rows"]], [ScaleRow(**row) for row in stored["scale"]]
+    rows, scale = (
+        [Row(**row) for row in stored["rows"]],
+        [ScaleRow(**row) for row in stored["scale"]],
+    )
     return Results(stored["settings"], rows, scale)
 
 
@@ -52,5 +59,7 @@ def resumed(path: Path, settings: dict[str, Any]) -> Results:
     """What an earlier run of the same settings measured."""
     results = load(path)
     if results.settings != settings:
-        raise ValueError(f"--resume needs the settings of {path}, {results.settings}, found {settings}")
+        raise ValueError(
+            f"--resume needs the settings of {path}, {results.settings}, found {settings}"
+        )
     return results

@@ -1,4 +1,4 @@
-"""Where the time of a simulated round goes, and how it grows with the number of clients; see README.md.
+"""Time of the parts of a simulated round, and its growth with the number of clients.
 
 Run from the root of the repository: ``python -m benchmarks.rounds``.
 """
@@ -23,21 +23,24 @@ from benchmarks import workloads
 RULES: dict[str, Any] = {**workloads.RULES, "LEARN": eq.LEARN()}
 CHEAP = ("FedAvg", "Balance", "SCClip", "FLTrust", "Krum")
 SHARE = 0.15  # of a round that everything but training may take, with these rules
-# UBAR judges models by their loss, which is work like training; LEARN aggregates several times a round
+# UBAR judges models by their loss, which is work like training; LEARN aggregates several times a
+# round
 EXEMPT = ("UBAR", "LEARN")
 AGGREGATION = 0.03  # of a round, with one thread, that aggregating by any other rule may take
 PHASES = ("train", "forge", "deliver", "aggregate", "mix", "bookkeeping")
 
 
 def paper_cnn() -> tuple[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The paper's model, and made-up images for 20 clients: what is in them does not change the time."""
+    """The paper's model and random images for 20 clients: pixels do not affect the time."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(20, 300, 1, 28, 28, generator=generator)
     labels = torch.randint(10, (20, 300), generator=generator)
     return eq.models.cnn(), list(zip(images, labels, strict=True))
 
 
-def logistic(n: int, features: int, classes: int) -> tuple[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+def logistic(
+    n: int, features: int, classes: int
+) -> tuple[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
     """A linear model, and 40 made-up examples for each of n clients."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, 40, features, generator=generator)
@@ -73,7 +76,11 @@ def phase_table(rules: Sequence[str], rounds: int) -> dict[str, dict[str, float]
     """Print where a round of the paper's CNN spends its time, for every rule."""
     model, clients = paper_cnn()
     found: dict[str, dict[str, float]] = {}
-    print("| rule | " + " | ".join(f"{phase}, ms" for phase in PHASES) + " | aggregating | all but training |")
+    print(
+        "| rule | "
+        + " | ".join(f"{phase}, ms" for phase in PHASES)
+        + " | aggregating | all but training |"
+    )
     print("|---" * (len(PHASES) + 3) + "|")
     for name in rules:
         found[name] = phases(simulator(model, clients, RULES[name], lr=1e-4), rounds)
@@ -100,12 +107,16 @@ def too_slow(times: dict[str, dict[str, float]], threads: int) -> dict[str, list
     if threads == 1:
         judged = [rule for rule in times if rule not in EXEMPT]
         slow = [rule for rule in judged if aggregating(times[rule]) >= AGGREGATION]
-        found[f"Aggregation not below {100 * AGGREGATION:.0f} %, {' and '.join(EXEMPT)} exempt"] = slow
+        found[f"Aggregation not below {100 * AGGREGATION:.0f} %, {' and '.join(EXEMPT)} exempt"] = (
+            slow
+        )
     return found
 
 
-def scale_table(sizes: Sequence[int], rounds: int, features: int, classes: int) -> dict[str, dict[str, float]]:
-    """Print how many rounds a second logistic regression runs at with BALANCE, and the peak memory so far."""
+def scale_table(
+    sizes: Sequence[int], rounds: int, features: int, classes: int
+) -> dict[str, dict[str, float]]:
+    """Print rounds per second of logistic regression with Balance, and the peak memory so far."""
     found: dict[str, dict[str, float]] = {}
     print("| clients | parameters | rounds a second | us per client and round | peak memory, MiB |")
     print("|---" * 5 + "|")
@@ -115,14 +126,23 @@ def scale_table(sizes: Sequence[int], rounds: int, features: int, classes: int) 
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         found[str(n)] = {"seconds": seconds, "MiB": memory}
         d = (features + 1) * classes
-        print(f"| {n:,} | {d:,} | {1 / seconds:.1f} | {1e6 * seconds / n:.1f} | {memory:,.0f} |", flush=True)
+        print(
+            f"| {n:,} | {d:,} | {1 / seconds:.1f} | {1e6 * seconds / n:.1f} | {memory:,.0f} |",
+            flush=True,
+        )
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rules", nargs="*", default=list(RULES), choices=list(RULES), metavar="RULE")
-    parser.add_argument("--sizes", nargs="*", type=int, default=[1_000, 4_000, 10_000], help="numbers of clients")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rules", nargs="*", default=list(RULES), choices=list(RULES), metavar="RULE"
+    )
+    parser.add_argument(
+        "--sizes", nargs="*", type=int, default=[1_000, 4_000, 10_000], help="numbers of clients"
+    )
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=15)

@@ -1,8 +1,9 @@
 """Many clients: whether an edge and a parameter cost as much as with 1,000 clients.
 
-They are compared with workload 3, whose models do not fit into a cache either: 100,000 clients with 1,000 parameters
-are as many numbers. What differs is then n and the length of a row. To tell these two apart, 1,000 clients with the
-same number of parameters are shown beside it; they are no bar, because their 4 MB of models are in the cache.
+They are compared with workload 3, whose models do not fit into a cache either: 100,000 clients
+with 1,000 parameters are as many numbers. What differs is then n and the length of a row. To tell
+these two apart, 1,000 clients with the same number of parameters are shown beside it; they are no
+bar, because their 4 MB of models are in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SCALE_RULES = ("FedAvg", "Balance", "Median", "Krum")
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """Nanoseconds per edge and parameter: of many clients, of workload 3, and of 1,000 clients with equally many."""
+    """Nanoseconds per edge and parameter: many clients, workload 3, and 1,000 clients."""
 
     workload: str
     rule: str
@@ -58,4 +59,6 @@ class ScaleRace:
         ms = race(runs, repeats)["1"]
         each = {name: 1e6 * ms[name] / workload.values for name, workload in self.workloads.items()}
         large = self.workloads["large"]
-        return ScaleRow(large.name, rule, **each, memory_mib=measure_memory(large, rule, 1) if memory else None)
+        return ScaleRow(
+            large.name, rule, **each, memory_mib=measure_memory(large, rule, 1) if memory else None
+        )

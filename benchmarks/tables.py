@@ -59,25 +59,33 @@ SCALE_HEADING = f"{'rule':14}{'ns':>9}{'workload 3':>12}{'ratio':>8}{'same d':>9
 
 def scale_line(row: ScaleRow) -> str:
     memory = "-" if row.memory_mib is None else f"{row.memory_mib:.0f}"
-    return f"{row.rule:14}{row.large:9.3f}{row.reference:12.3f}{row.growth:8.2f}{row.same_d:9.3f}{memory:>6}"
+    times = f"{row.large:9.3f}{row.reference:12.3f}{row.growth:8.2f}{row.same_d:9.3f}"
+    return f"{row.rule:14}{times}{memory:>6}"
 
 
 def notes(results: Results) -> str:
     lines = [
         "",
         "native, fresh, torch: multiples of a copy of the models; fresh is native without out=",
-        "naive, byzfl, Flower: how many times longer than native (torch where there is no native library)",
+        "naive, byzfl, Flower: how many times longer than native (torch where there is no native"
+        " library)",
         "* measured on some of the clients, scaled to all; see `clients` in the output of --json",
     ]
     if not results.settings["native"]:
         lines.append("the native library is not used, so only torch is measured")
     for peer, package in (("byzfl", "byzfl"), ("flower", "flwr")):
         if results.settings[peer] is None:
-            lines.append(f"{package} is not installed, so nothing is compared with it: pip install --no-deps {package}")
+            lines.append(
+                f"{package} is not installed, so nothing is compared with it:"
+                f" pip install --no-deps {package}"
+            )
     if results.settings["memory"] and any(row.memory_mib is None for row in results.rows):
         lines.append("peak memory is measured on Linux only")
     for row in results.rows:
-        lines += [f"{row.rule} of {who} fails on workload {row.workload}: {why}" for who, why in row.failures.items()]
+        lines += [
+            f"{row.rule} of {who} fails on workload {row.workload}: {why}"
+            for who, why in row.failures.items()
+        ]
     return "\n".join(lines)
 
 
@@ -86,7 +94,11 @@ def notes(results: Results) -> str:
 
 def markdown(results: Results) -> str:
     """All tables of the README: rules by workloads."""
-    parts = [markdown_table(title, cell, results) for title, cell in markdown_tables(results) if any_of(cell, results)]
+    parts = [
+        markdown_table(title, cell, results)
+        for title, cell in markdown_tables(results)
+        if any_of(cell, results)
+    ]
     return "\n\n".join([*parts, *([markdown_scale(results.scale)] if results.scale else [])])
 
 
@@ -96,11 +108,20 @@ def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
         title = f"`{who}` as a multiple of a copy of the models, one thread:"
         yield title, copies_cell(who, "1", COPIES if who == "native" else {})
     for peer, limits in zip(PEERS, (NAIVE, BYZFL, {}), strict=True):
-        yield f"How many times longer {PEERS[peer]} takes than native, one thread:", ratio_cell(peer, limits)
+        yield (
+            f"How many times longer {PEERS[peer]} takes than native, one thread:",
+            ratio_cell(peer, limits),
+        )
     for threads in (str(count) for count in results.settings["threads"] if count > 1):
-        yield f"`native` as a multiple of a copy of the models, {threads} threads:", copies_cell("native", threads, {})
+        yield (
+            f"`native` as a multiple of a copy of the models, {threads} threads:",
+            copies_cell("native", threads, {}),
+        )
         for who in ("native", "copy"):
-            yield f"How many times faster `{who}` is with {threads} threads than with one:", speed_cell(who, threads)
+            yield (
+                f"How many times faster `{who}` is with {threads} threads than with one:",
+                speed_cell(who, threads),
+            )
     yield "Memory beyond input and output in MiB:", memory_cell
 
 
@@ -154,7 +175,15 @@ def markdown_table(title: str, cell: Cell, results: Results) -> str:
 
 
 def markdown_scale(rows: Sequence[ScaleRow]) -> str:
-    columns = ["clients x neighbours x parameters", "rule", "ns", "workload 3", "ratio", "1,000 clients, same d", "MiB"]
+    columns = [
+        "clients x neighbours x parameters",
+        "rule",
+        "ns",
+        "workload 3",
+        "ratio",
+        "1,000 clients, same d",
+        "MiB",
+    ]
     body = []
     for row in rows:
         times = [f"{value:.3f}" for value in (row.large, row.reference)]
@@ -167,4 +196,6 @@ def markdown_scale(rows: Sequence[ScaleRow]) -> str:
 def framed(columns: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A markdown table; what begins a row is text, the rest numbers."""
     ruler = "|---" + "|---:" * (len(columns) - 1) + "|"
-    return "\n".join([f"| {' | '.join(columns)} |", ruler, *(f"| {' | '.join(cells)} |" for cells in body)])
+    return "\n".join(
+        [f"| {' | '.join(columns)} |", ruler, *(f"| {' | '.join(cells)} |" for cells in body)]
+    )

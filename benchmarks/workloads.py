@@ -72,7 +72,9 @@ def sized(text: str) -> Workload:
     sizes = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
     if sizes is None:
         known = ", ".join(WORKLOADS)
-        raise argparse.ArgumentTypeError(f"expected {known}, scale or clients x neighbours x parameters, found {text}")
+        raise argparse.ArgumentTypeError(
+            f"expected {known}, scale or clients x neighbours x parameters, found {text}"
+        )
     return Workload(text, *(int(size) for size in sizes.groups()))
 
 
@@ -95,8 +97,14 @@ class Round:
         source = torch.Generator().manual_seed(0)
         self.models = torch.randn(rows, workload.d, generator=source).mul_(SPREAD)
         self.models += torch.randn(workload.d, generator=source)
-        self.topology = eq.Topology.complete(rows) if degree == rows - 1 else eq.Topology.regular(rows, degree, seed=0)
-        self.inputs: dict[str, Any] = dict(t=1, total=10, tolerated=workload.tolerated, loss_of=first_parameter)
+        self.topology = (
+            eq.Topology.complete(rows)
+            if degree == rows - 1
+            else eq.Topology.regular(rows, degree, seed=0)
+        )
+        self.inputs: dict[str, Any] = dict(
+            t=1, total=10, tolerated=workload.tolerated, loss_of=first_parameter
+        )
         self.target = torch.empty_like(self.models)
 
     @property

@@ -15,7 +15,7 @@ from benchmarks.paper import figures, report
 from benchmarks.paper.results import Store
 from benchmarks.paper.tables import TABLES
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper" / "runs"
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}
 N = 20
 
@@ -108,6 +108,9 @@ def of_results():
     for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
         measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
         yield name, figures.lines(TABLES[name], measured)
+    store = Store(RESULTS)
+    tables = {name: report.cells(TABLES[name], store) for name in figures.SHOWN}
+    yield "ours-and-theirs", figures.ours_and_theirs(tables)
 
 
 def accepted_ball():

@@ -17,8 +17,8 @@ from benchmarks.paper import tasks
 from benchmarks.paper.setting import Setting
 from equipoise import attacks, data, metrics, models
 from equipoise._utils.rng import stream, uniform
-from tests import test_data_celeba, test_data_har, test_data_idx
 from tests.cases import RULES
+from tests.data import test_celeba, test_har, test_mnist
 from tests.graphs import deliver, models_of, regular, round_inputs
 
 GRAPHS = {"sparse": regular(10, 4), "complete": regular(8, 7)}
@@ -121,7 +121,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "by_classes": lambda: data.by_classes(LABELS, 4),
     "dirichlet": lambda: data.dirichlet(LABELS, 7, 0.1, too_little="top_up"),
     "by_client": lambda: data.by_client(LABELS),
-    "by fewer clients": lambda: data.by_client(LABELS, 3, least=20, too_little="top_up"),
+    "by fewer clients": lambda: data.by_client(LABELS, 3, minimum=20, too_little="top_up"),
     "cnn": lambda: eq.flatten(models.cnn()),
     "cnn of torch": lambda: eq.flatten(models.cnn(init="torch")),
     "linear regression": lambda: eq.flatten(models.linear_regression(3, init="torch")),
@@ -142,13 +142,13 @@ def test_what_is_made(name: str, device: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["celeba", "har", "mnist"])
 def test_what_is_read(name: str, device: str, dtype: torch.dtype, tmp_path: Path) -> None:
     if name == "celeba":
-        test_data_celeba.write(tmp_path)
+        test_celeba.write(tmp_path)
         assert made_alike(lambda: data.celeba(tmp_path, size=8, limit=18, progress=False), device, dtype)
     elif name == "har":
-        test_data_har.write(tmp_path, test_data_har.files())
+        test_har.write(tmp_path, test_har.files())
         assert made_alike(lambda: data.har(tmp_path), device, dtype)
     else:
-        test_data_idx.write(tmp_path)
+        test_mnist.write(tmp_path)
         assert made_alike(lambda: data.mnist(tmp_path), device, dtype)
 
 
@@ -278,13 +278,18 @@ def test_a_run_with_progress(device: str, dtype: torch.dtype, capsys: pytest.Cap
     assert "worst error" in capsys.readouterr().err
 
 
-EXPERIMENTS = [{}, {"alpha": "Case-I"}, {"alpha": "Case-II", "disconnect": 0.3}, {"rule": "Case-IV", "attack": "Trim"}]
+EXPERIMENTS = [
+    {},
+    {"alpha": "per-client"},
+    {"alpha": "each-round", "disconnect": 0.3},
+    {"rule": "EachRound(PerClient)", "attack": "TrimAttack"},
+]
 
 
 @every_default
 @pytest.mark.parametrize("changes", EXPERIMENTS, ids=str)
 def test_an_experiment(changes: dict[str, Any], device: str, dtype: torch.dtype) -> None:
-    setting = Setting(**{"data": "synthetic", "attack": "Gauss", "rounds": 3} | changes)
+    setting = Setting(**{"data": "synthetic", "attack": "Gaussian", "rounds": 3} | changes)
 
     def experiment() -> list[Any]:
         tasks.load.cache_clear()

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paper import commands
-from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES
-from benchmarks.paper.setting import PARTITIONS, WINDOWS, Setting
+from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES, check_name
+from benchmarks.paper.setting import NONFINITE, PARTITIONS, STARTS, WINDOWS, Setting
 from benchmarks.paper.tables import TABLES
 from benchmarks.paper.tasks import TASKS, fetch
 from equipoise import __version__
@@ -21,21 +21,22 @@ ROOT = "EQUIPOISE_DATA"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description="Reproduce the BALANCE paper.")
+    about = "Reproduce the BALANCE paper (Fang et al., CCS 2024)."
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description=about)
     parser.add_argument("--version", action="version", version=f"equipoise {__version__}")
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
-    _add_list(add("list", help="the names of rules, attacks, graphs, data sets and tables"))
-    _add_run(add("run", help="train one setting of the BALANCE paper"))
-    _add_table(add("table", help="run all settings of a table or figure of the BALANCE paper that have not been run"))
-    _add_report(add("report", help="what was measured next to what the paper prints"))
-    _add_compare(add("compare", help="whether two folders of results say the same"))
-    _add_theory(add("theory", help="check Theorem 1 of the BALANCE paper on synthetic data"))
+    _add_list(add("list", help="list rules, attacks, graphs, data sets and tables"))
+    _add_run(add("run", help="train one setting"))
+    _add_table(add("table", help="run the missing cells of a table or figure"))
+    _add_report(add("report", help="print the results next to the paper's figures"))
+    _add_compare(add("compare", help="compare two folders of results"))
+    _add_theory(add("theory", help="check Theorem 1 on synthetic data"))
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
     except KeyboardInterrupt:
-        again = "; the same command goes on from here" if options.command in ("run", "table") else ""
-        print(f"Interrupted{again}.", file=sys.stderr)
+        hint = "; the same command resumes" if options.command in ("run", "table") else ""
+        print(f"Interrupted{hint}.", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError) as error:
         print(f"{options.command}: {_in_options(str(error))}", file=sys.stderr)
@@ -44,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in_options(message: str) -> str:
-    """What a loader advises, in the words of the command line."""
-    return message.replace(", or load it with download=True", ", name another folder with --root, or give --download")
+    """Replace the advice of a loader by the options of the command line."""
+    advice = ", name another folder with --root, or give --download"
+    return message.replace(", or load it with download=True", advice)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -53,28 +55,56 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    add, default = parser.add_argument, Setting()
-    graphs = (*REGULAR, *GRAPHS)
-    add("--data", choices=TASKS, default="mnist", metavar="NAME", help=f"of: {', '.join(TASKS)} (default: mnist)")
-    add("--rule", choices=RULES, default="BALANCE", metavar="NAME", help=f"of: {', '.join(RULES)} (default: BALANCE)")
-    add("--attack", choices=ATTACKS, default="No", metavar="NAME", help=f"of: {', '.join(ATTACKS)} (default: No)")
-    add("--graph", default="", metavar="NAME", help=f"of: {', '.join(graphs)} (default: that of the data set)")
-    add("--malicious", type=float, default=0.2, metavar="SHARE", help="of the clients (default: 0.2)")
-    add("--partition", default="", metavar="NAME", help=f"{PARTITIONS} (default: that of the data set)")
-    add("--alpha", default="0.5", help="the share of own: a number, Case-I or Case-II (default: 0.5)")
-    add("--own", action="store_true", help="aggregate own together with what was received, without alpha")
-    add("--start", choices=("same", "different"), default="same", help="initial models (default: same)")
-    add("--disconnect", type=float, default=0.0, metavar="P", help="probability to be offline in a round (default: 0)")
-    add("--window", choices=WINDOWS, default="all", help="rounds in which there is an attack (default: all)")
-    add("--gamma", type=float, default=default.gamma, help=f"of BALANCE (default: {default.gamma})")
-    add("--kappa", type=float, default=default.kappa, help=f"of BALANCE (default: {default.kappa})")
-    add("--rounds", type=integer_from(1), default=0, help="of training (default: those of the data set)")
-    add("--step", type=positive, default=0.0, help="times the paper's learning rate (default: as calibrated)")
-    add("--batch", type=integer_from(1), default=default.batch, help=f"examples in a batch (default: {default.batch})")
-    add("--local-steps", type=integer_from(1), default=1, help="steps of local training in a round (default: 1)")
-    add("--nonfinite", choices=("absent", "kept"), default="absent", help="messages with NaN (default: absent)")
-    add("--seed", type=integer_from(0), default=0, help="decides everything that is random (default: 0)")
-    add("--test-last", type=integer_from(0), default=0, metavar="COUNT", help="test after each of the last rounds, too")
+    default = Setting()
+
+    def add(name: str, about: str, default: object = None, **how: object) -> None:
+        shown = "depends on the data set" if default in ("", 0, 0.0) else default
+        parser.add_argument(name, default=default, help=f"{about} (default: {shown})", **how)  # type: ignore[arg-type]
+
+    def add_name(name: str, about: str, default: str, known: Sequence[str]) -> None:
+        # Setting checks names: unlike argparse, it suggests the nearest one.
+        add(name, f"{about}: {', '.join(known)}", default, metavar="NAME")
+
+    add_name("--data", "data set", default.data, list(TASKS))
+    add_name("--rule", "aggregation rule", default.rule, list(RULES))
+    add_name("--attack", "attack", default.attack, list(ATTACKS))
+    add_name("--graph", "graph", "", [*REGULAR, *GRAPHS])
+    add("--malicious", "share of malicious clients", default.malicious, type=float, metavar="SHARE")
+    add_name("--partition", "division of the examples between clients", "", PARTITIONS)
+    add(
+        "--alpha",
+        "weight of the client's own model: a number, per-client or each-round (random)",
+        default.alpha,
+    )
+    parser.add_argument(
+        "--own",
+        action="store_true",
+        help="aggregate the own model together with the received ones, without alpha",
+    )
+    add_name("--start", "initial models of the clients", default.start, STARTS)
+    parser.add_argument(
+        "--disconnect",
+        type=float,
+        default=default.disconnect,
+        metavar="P",
+        help="probability that a client is offline in a round (default: 0)",
+    )
+    add_name("--window", "rounds with an attack", default.window, WINDOWS)
+    add("--gamma", "Balance's acceptance radius", default.gamma, type=float)
+    add("--kappa", "decay of Balance's acceptance radius", default.kappa, type=float)
+    add("--rounds", "rounds of training", 0, type=integer_from(1))
+    add("--step", "factor of the paper's learning rate", 0.0, type=positive)
+    add("--batch", "examples per batch", default.batch, type=integer_from(1))
+    add("--local-steps", "steps of training per round", default.local_steps, type=integer_from(1))
+    add_name("--nonfinite", "messages with NaN or infinities", default.nonfinite, NONFINITE)
+    _add_seed(parser)
+    parser.add_argument(
+        "--test-last",
+        type=integer_from(0),
+        default=0,
+        metavar="COUNT",
+        help="also evaluate the models after each of the last COUNT rounds",
+    )
     _add_folders(parser)
     parser.set_defaults(run=_run)
 
@@ -88,41 +118,81 @@ def _run(options: argparse.Namespace) -> int:
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", choices=TABLES, metavar="NAME", help=f"of: {', '.join(TABLES)}")
-    add("--seeds", type=integer_from(1), default=1, metavar="COUNT", help="how many seeds, from 0 on (default: 1)")
+    add("name", metavar="NAME", help=f"one of: {', '.join(TABLES)}")
     add(
-        "--processes", type=integer_from(1), default=os.cpu_count() or 1, help="of one thread each (default: all cores)"
+        "--seeds",
+        type=integer_from(1),
+        default=1,
+        metavar="COUNT",
+        help="number of seeds, from 0 (default: 1)",
     )
-    add("--rows", nargs="+", default=(), metavar="NAME", help="only these (default: all)")
-    add("--columns", nargs="+", default=(), metavar="NAME", help="only these (default: all)")
-    add("--rounds", type=integer_from(1), default=0, help="of training (default: those of the table)")
+    add(
+        "--processes",
+        type=integer_from(1),
+        default=os.cpu_count() or 1,
+        help="worker processes, one thread each (default: number of cores)",
+    )
+    add("--rows", nargs="+", default=(), metavar="NAME", help="run only these rows")
+    add("--columns", nargs="+", default=(), metavar="NAME", help="run only these columns")
+    add(
+        "--rounds",
+        type=integer_from(1),
+        default=0,
+        help="rounds of training (default: those of the table)",
+    )
     _add_folders(parser)
     parser.set_defaults(run=_table)
 
 
 def _table(options: argparse.Namespace) -> int:
+    check_name("NAME", options.name, TABLES)
     if options.download:
         for name in {setting.data for _, _, setting in TABLES[options.name].cells()}:
             fetch(name, options.root)
     return commands.run_table(
-        *(options.name, range(options.seeds), options.rows, options.columns),
-        *(options.rounds, options.processes, options.root, options.results),
+        options.name,
+        range(options.seeds),
+        options.rows,
+        options.columns,
+        options.rounds,
+        options.processes,
+        options.root,
+        options.results,
     )
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"tables (default: all that have results), of: {', '.join(TABLES)}")
-    add("--output", type=folder, metavar="DIR", help="also write a CSV file for each table, and pictures, there")
-    add("--rounds", type=integer_from(1), default=0, help="of results (default: those of the table)")
-    add("--results", type=Path, default=Path("results"), metavar="DIR", help="where results are (default: results)")
+    known = ", ".join(TABLES)
+    add(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"tables (default: all that have results), of: {known}",
+    )
+    add(
+        "--output",
+        type=folder,
+        metavar="DIR",
+        help="also write the report, a CSV file for each table, and pictures to this folder",
+    )
+    add(
+        "--rounds",
+        type=integer_from(1),
+        default=0,
+        help="report results with this number of rounds (default: that of the table)",
+    )
+    add(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="folder of the results (default: results)",
+    )
     parser.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> int:
-    for name in options.names:
-        if name not in TABLES:
-            raise ValueError(f"NAME must be one of {', '.join(TABLES)}, found {name!r}")
     return commands.report(options.names, options.results, options.rounds, options.output)
 
 
@@ -134,15 +204,41 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 def _add_theory(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--seed", type=integer_from(0), default=0, help="decides everything that is random (default: 0)")
-    add("--rounds", type=integer_from(1), default=0, help="of training (default: 300)")
-    add("--output", type=folder, default=".", metavar="DIR", help="where numbers and a picture go (default: here)")
-    parser.set_defaults(run=lambda options: commands.check_theorem(options.seed, options.rounds, options.output))
+    _add_seed(parser)
+    add("--rounds", type=integer_from(1), default=0, help="rounds of training (default: 300)")
+    add(
+        "--output",
+        type=folder,
+        default=".",
+        metavar="DIR",
+        help="folder for the numbers and a picture (default: the current one)",
+    )
+    parser.set_defaults(run=_theory)
+
+
+def _theory(options: argparse.Namespace) -> int:
+    return commands.check_theorem(options.seed, options.rounds, options.output)
+
+
+def _add_seed(parser: argparse.ArgumentParser) -> None:
+    about = "seed of all random choices (default: 0)"
+    parser.add_argument("--seed", type=integer_from(0), default=0, help=about)
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     root = os.environ.get(ROOT, "data")
-    add("--root", default=root, metavar="DIR", help=f"where data sets are (default: ${ROOT}, or data; now {root})")
-    add("--download", action="store_true", help="first download what is missing of the data set")
-    add("--results", type=folder, default="results", metavar="DIR", help="where results go (default: results)")
+    add(
+        "--root",
+        default=root,
+        metavar="DIR",
+        help=f"folder of the data sets (default: ${ROOT}, else data; now: {root})",
+    )
+    add("--download", action="store_true", help="download the data set first if it is missing")
+    add(
+        "--results",
+        type=folder,
+        default="results",
+        metavar="DIR",
+        help="folder for the results (default: results)",
+    )

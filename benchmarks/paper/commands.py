@@ -1,23 +1,21 @@
-"""What the commands do: one run, a table, a report."""
+"""The commands: one run, a table, a report, a comparison, the theorem."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.paper import figures
-from benchmarks.paper import theorem_1 as theory
-from benchmarks.paper import workers as pool
+from benchmarks.paper import figures, theorem_1, workers
 from benchmarks.paper.compare import comparison, pairs
-from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES
+from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES, check_name, paper_label
 from benchmarks.paper.remaining import remaining
 from benchmarks.paper.report import Cell, as_csv, cells, markdown, overview, section
 from benchmarks.paper.results import Store
 from benchmarks.paper.run import run, tail
-from benchmarks.paper.setting import Setting
+from benchmarks.paper.setting import PARTITIONS, Setting
 from benchmarks.paper.tables import TABLES, Table
 from benchmarks.paper.tasks import TASKS, load
 from equipoise._utils.progress import Progress
@@ -25,57 +23,61 @@ from equipoise.simulation import Simulator
 
 
 def show_names() -> int:
-    """Print all names that other commands take."""
-    sections: dict[str, Iterable[str]] = {
-        "rules": RULES,
-        "attacks": ATTACKS,
-        "graphs": (*REGULAR, *GRAPHS),
-        "data sets": TASKS,
-    }
-    for title, names in sections.items():
-        print(f"{title}: {', '.join(names)}\n")
-    print("tables and figures, of the paper and of what it leaves open:")
+    """Print the names that the other commands take, with the paper's labels."""
+    for title, names in (("rules", RULES), ("attacks", ATTACKS)):
+        print(f"{title} (and the paper's label):")
+        for name in names:
+            print(f"  {name:<24} {paper_label(name)}".rstrip())
+        print()
+    print(f"graphs: {', '.join((*REGULAR, *GRAPHS))}\n")
+    print(f"partitions: {', '.join(PARTITIONS)}\n")
+    print(f"data sets: {', '.join(TASKS)}\n")
+    print("tables and figures, of the paper and beyond it:")
     for name, table in TABLES.items():
-        print(f"  {name:<15} {table.caption} ({len(table.rows) * len(table.columns)} cells)")
+        count = len(table.rows) * len(table.columns)
+        print(f"  {name:<15} {table.caption} ({count} cells)")
     return 0
 
 
 def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0) -> int:
-    """Train one setting, say what came out, and keep it: the result, and all rounds as a table.
+    """Train one setting, print a summary, and save the result and a table of all rounds.
 
-    Models are tested after each of the ``last`` rounds too.
+    Models are evaluated after each of the ``last`` rounds, too.
     """
     store = Store(results)
     checkpoint = store.checkpoint(setting, seed)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    load(setting.data, root, seed)  # a missing file is better reported before anything else
+    # Report missing data and damaged results before hours of training.
+    load(setting.data, root, seed)
+    store.runs(setting)
     with Progress(setting.rounds, "round") as bar:
 
         def step(simulator: Simulator) -> None:
-            bar.skip(simulator.t - 1 - bar.done)  # what a checkpoint had
+            bar.skip(simulator.t - 1 - bar.done)  # rounds of a checkpoint
             bar.advance(simulator._note)
 
         found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
     print(f"{setting} --seed {seed}\n{history}")
     for metric in history.metrics():
         print(f"Max.{metric}, mean of the last 5 % of rounds: {tail(found, metric):.4f}")
-        tested = [worst for t, worst in zip(*history.worst(metric), strict=True) if t >= setting.rounds - last]
-        if tested:
-            span = min(last, setting.rounds)
-            print(f"Max.{metric} in the last {span} rounds, tested {len(tested)} times: {_spread(tested)}")
+        rounds_and_errors = zip(*history.worst(metric), strict=True)
+        errors = [worst for t, worst in rounds_and_errors if t >= setting.rounds - last]
+        if errors:
+            print(f"Max.{metric} in the last {len(errors)} rounds: {_spread(errors)}")
     store.add(setting, found)
     checkpoint.unlink(missing_ok=True)
-    rounds = store.path(setting).with_suffix(f".{seed}.csv")
+    rounds = checkpoint.with_suffix(".csv")
     history.to_csv(rounds)
     print(f"Result: {store.path(setting)}\nAll rounds: {rounds}")
     return 0
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Where values lie; those that are no numbers are the largest."""
+    """Format quantiles; NaN counts as the largest value."""
     ordered = torch.tensor(values, dtype=torch.float64, device="cpu").sort().values
-    places = {"least": 0.0, "median": 0.5, "90 %": 0.9, "largest": 1.0}
-    return ", ".join(f"{name} {ordered[int(share * (len(ordered) - 1))]:.4f}" for name, share in places.items())
+    places = {"minimum": 0.0, "median": 0.5, "90 %": 0.9, "maximum": 1.0}
+    quantiles = {name: ordered[int(share * (len(ordered) - 1))] for name, share in places.items()}
+    return ", ".join(f"{name} {value:.4f}" for name, value in quantiles.items())
 
 
 def run_table(
@@ -88,18 +90,22 @@ def run_table(
     root: str,
     results: Path,
 ) -> int:
-    """Run what is missing of a table; returns 1 if something went wrong."""
-    table, store = TABLES[name], Store(results)
-    _check_names("--rows", rows, table.rows)
-    _check_names("--columns", columns, table.columns)
+    """Run the missing cells of a table; returns 1 if a run failed."""
+    store = Store(results)
+    table = TABLES[name]
+    for row in rows:
+        check_name("--rows", row, table.rows)
+    for column in columns:
+        check_name("--columns", column, table.columns)
     settings = [
         setting
         for row, column, setting in table.cells(**_rounds(rounds))
         if (not rows or row in rows) and (not columns or column in columns)
     ]
-    jobs = pool.missing(store, settings, seeds)
-    print(f"{name}: {len(settings)} cells, {len(settings) * len(seeds) - len(jobs)} of the runs are there.", flush=True)
-    problems = pool.run_all(jobs, root, store, processes)
+    jobs = workers.missing(store, settings, seeds)
+    total = len(settings) * len(seeds)
+    print(f"{name}: {len(settings)} cells, {total - len(jobs)} of {total} runs exist.", flush=True)
+    problems = workers.run_all(jobs, root, store, processes)
     for problem in problems:
         print(problem, file=sys.stderr)
     print(markdown(table, cells(table, store, **_rounds(rounds))))
@@ -107,7 +113,9 @@ def run_table(
 
 
 def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
-    """Print tables; with an output folder, write them there, as Markdown and CSV, with pictures."""
+    """Print tables; with an output folder, write them as Markdown and CSV, with pictures."""
+    for name in names:
+        check_name("NAME", name, TABLES)
     store = Store(results)
     known = {name: cells(table, store, **_rounds(rounds)) for name, table in TABLES.items()}
     shown = {
@@ -118,38 +126,45 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
     if not shown:
         others = store.settings()
         there = f"{len(others)} of other settings, such as {others[0]}" if others else "none"
-        raise ValueError(f"expected results of a table in {results}, found {there}; equipoise table NAME makes them")
-    parts = [overview(shown), *(section(name, TABLES[name], found) for name, found in shown.items())]
+        raise ValueError(
+            f"expected results of a table in {results}, found {there}; "
+            "python -m benchmarks.paper table NAME creates them"
+        )
+    sections = [section(name, TABLES[name], found) for name, found in shown.items()]
+    parts = [overview(shown), *sections]
     parts.append(remaining(known, names or known))
     text = "\n\n".join(part for part in parts if part)
     print(text)
     if output is not None:
-        (output / "report.md").write_text(f"# Measured, and in the paper\n\n{text}\n")
+        (output / "report.md").write_text(f"# All tables\n\n{text}\n")
         for name, found in shown.items():
-            (output / f"{name}.csv").write_text(as_csv(found))
-            _picture(TABLES[name], found, output / f"{name}.svg")
+            # Not {name}.csv: the folder may also hold results, which have such names.
+            (output / f"table-{name}.csv").write_text(as_csv(found))
+            _picture(TABLES[name], found, output / f"table-{name}.svg")
     return 0
 
 
 def compare(first: Path, second: Path) -> int:
-    """Say whether two folders have the same results, where both have some; returns 1 if not."""
+    """Compare the runs that both folders have; returns 1 if any differ."""
     for folder in (first, second):
         if not folder.is_dir():
             raise ValueError(f"expected a folder of results, found none at {folder}")
     found = list(pairs(Store(first), Store(second)))
     if not found:
-        raise ValueError(f"expected results of the same settings in {first} and {second}, found none")
+        raise ValueError(
+            f"expected results of the same settings in {first} and {second}, found none"
+        )
     print(comparison(found))
     return 1 if any(pair.differences for pair in found) else 0
 
 
 def check_theorem(seed: int, rounds: int, output: Path) -> int:
-    """Compare the bound of Theorem 1 with what BALANCE does under every attack; returns 1 if the bound is exceeded."""
-    found = theory.check(seed, rounds)
-    print(theory.table(found))
-    for path in theory.save(found, output):
+    """Check the bound of Theorem 1 under each attack; returns 1 if it is exceeded."""
+    found = theorem_1.check(seed, rounds)
+    print(theorem_1.table(found))
+    for path in theorem_1.save(found, output):
         print(f"Saved: {path}")
-    return 0 if all(one["holds"] for one in found["attacks"].values()) else 1
+    return 0 if all(one["holds"] for one in found.values()) else 1
 
 
 def _picture(table: Table, found: list[Cell], path: Path) -> None:
@@ -163,9 +178,3 @@ def _picture(table: Table, found: list[Cell], path: Path) -> None:
 
 def _rounds(rounds: int) -> dict[str, int]:
     return {"rounds": rounds} if rounds else {}
-
-
-def _check_names(option: str, names: Sequence[str], known: Iterable[str]) -> None:
-    for name in names:
-        if name not in (valid := list(known)):
-            raise ValueError(f"{option} must be of {', '.join(valid)}, found {name!r}")

@@ -1,4 +1,4 @@
-"""Whether two folders of results say the same: what was run again, and what it should be like."""
+"""Compare two folders of results, such as the committed ones and a repetition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.paper.run import Run, tail
 from benchmarks.paper.setting import Setting
 
 FREE = frozenset({"seconds", "aggregate_seconds", "version", "commit", "torch"})
-"""What may change although the same was computed: time, and which program it was."""
+"""Fields that may differ between equal computations: times, and the versions of the software."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The runs that two folders have of one setting and seed."""
+    """The runs of one setting and seed in two folders."""
 
     setting: Setting
     first: Run
@@ -23,13 +23,13 @@ class Pair:
 
     @property
     def differences(self) -> list[str]:
-        """The names of what is not the same to the digit."""
-        names = dict.fromkeys([*self.first, *self.second])
-        return [name for name in names if name not in FREE and self.first.get(name) != self.second.get(name)]
+        """The names of the fields that are not equal to the last digit."""
+        names = [name for name in dict.fromkeys([*self.first, *self.second]) if name not in FREE]
+        return [name for name in names if self.first.get(name) != self.second.get(name)]
 
 
 def pairs(first: Store, second: Store) -> Iterator[Pair]:
-    """All settings and seeds that both have results of."""
+    """Iterate over the settings and seeds that have results in both folders."""
     for setting in first.settings():
         others = {one["seed"]: one for one in second.runs(setting)}
         for run in first.runs(setting):
@@ -38,14 +38,17 @@ def pairs(first: Store, second: Store) -> Iterator[Pair]:
 
 
 def comparison(found: list[Pair]) -> str:
-    """How many are the same, and those that are not: the error that each is judged by, here and there."""
+    """Count the equal runs, and list the others with their errors in both folders."""
     different = [pair for pair in found if pair.differences]
-    same = len(found) - len(different)
-    lines = [f"Runs in both: {len(found)}. The same in every figure: {same}. Others: {len(different)}."]
+    lines = [
+        f"Runs in both folders: {len(found)}. Equal in every figure: {len(found) - len(different)}."
+        f" Different: {len(different)}."
+    ]
     if different:
-        lines += ["", "| run | first | second | different |", "|---|---|---|---|"]
+        lines += ["", "| run | first | second | different fields |", "|---|---|---|---|"]
     for pair in different:
-        errors = (f"{tail(run, pair.setting.task.metric):.4f}" for run in (pair.first, pair.second))
+        metric = pair.setting.task.metric
+        errors = (f"{tail(run, metric):.4f}" for run in (pair.first, pair.second))
         command = f"`{pair.setting} --seed {pair.first['seed']}`"
         lines.append(f"| {command} | {' | '.join(errors)} | {', '.join(pair.differences)} |")
     return "\n".join(lines)

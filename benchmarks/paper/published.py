@@ -1,12 +1,15 @@
-"""The figures that the BALANCE paper prints (Fang et al., CCS 2024), as far as they are known here.
+"""The figures that the BALANCE paper prints (Fang et al., CCS 2024), as far as we have them.
 
-Rows are methods, columns are attacks. A backdoor has two figures, Max.TER / Max.ASR; ``>100`` is infinity.
+Rows are methods, columns are attacks, both by the paper's labels; the mappings have our names.
+``Backdoor`` has two figures, Max.TER / Max.ASR; ``>100`` is infinity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+
+from benchmarks.paper.registry import ATTACK_LABELS, NO_ATTACK, RULE_LABELS
 
 Figure = tuple[float, ...]
 Figures = Mapping[tuple[str, str], Figure]
@@ -15,13 +18,15 @@ COLUMNS = "No LF Feature Gauss Krum Trim Backdoor Adapt"
 
 
 def _read(columns: str, text: str) -> Figures:
-    """A table as it is printed: a name and a figure for every column."""
-    names = columns.split()
+    """Read a table as it is printed: a label and a figure for each column."""
+    rules = {label: name for name, label in RULE_LABELS.items()}
+    attacks = {label: name for name, label in ATTACK_LABELS.items()}
     found: dict[tuple[str, str], Figure] = {}
     for line in text.strip().splitlines():
         row, *cells = line.split()
-        for column, cell in zip(names, cells, strict=True):
-            found[row, column] = tuple(math.inf if x == ">100" else float(x) for x in cell.split("/"))
+        for column, cell in zip(columns.split(), cells, strict=True):
+            values = (math.inf if x == ">100" else float(x) for x in cell.split("/"))
+            found[rules[row], attacks[column]] = tuple(values)
     return found
 
 
@@ -99,7 +104,7 @@ FEATURE: Figures = {
     (row, reading): figure
     for (row, column), figure in SYNTHETIC.items()
     for reading in ("absent", "kept")
-    if column == "Feature"
+    if column == "FeatureNoise"
 }
 CONSENSUS = _read(
     COLUMNS,
@@ -172,12 +177,13 @@ VARIANTS = _read(
     BALANCE    0.10 0.10 0.11 0.10 0.10 0.11 0.11/0.01 0.11
     """,
 )
-SENTENCES: Figures = {  # figures in the text, of tables that are not known here
-    ("Alone", "No"): (0.29,),
-    ("server-assisted", "No"): (0.09,),
-    ("first-half", "Trim"): (0.55,),
-    ("second-half", "Trim"): (0.38,),
-    ("all", "Trim"): (0.63,),
-    ("UBAR", "three-classes No"): (0.42,),
-    ("Median", "three-classes LF"): (0.89,),
+# Figures in the text of the paper, from tables that we do not have.
+SENTENCES: Figures = {
+    ("Alone", NO_ATTACK): (0.29,),
+    ("server-assisted", NO_ATTACK): (0.09,),
+    ("first-half", "TrimAttack"): (0.55,),
+    ("second-half", "TrimAttack"): (0.38,),
+    ("all", "TrimAttack"): (0.63,),
+    ("UBAR", f"by_classes(3) {NO_ATTACK}"): (0.42,),
+    ("Median", "by_classes(3) LabelFlip"): (0.89,),
 }

@@ -1,112 +1,238 @@
-"""Results as small files: one for each setting, with all of its seeds."""
+"""Results as CSV files: one for each data set, one row for each setting and seed."""
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.run import Run
 from benchmarks.paper.setting import Setting
+from benchmarks.paper.tasks import TASKS
 from equipoise._utils.atomic_write import atomic_write
 from equipoise.optional import import_optional
 
 LOCK = ".lock"  # one for the whole folder: adding takes milliseconds, a run takes minutes
-FIELDS: dict[str, type | tuple[type, ...]] = {"seed": int, "rounds": int, "seconds": (int, float), "evaluated": list}
+SCALARS: dict[str, type] = {
+    "seed": int,
+    "trained": int,
+    "seconds": float,
+    "stopped": str,
+    "consensus": float,
+    "accepted_benign": float,
+    "accepted_malicious": float,
+    "bytes": float,
+    "aggregate_seconds": float,
+    "norm": float,
+    "version": str,
+    "commit": str,
+    "torch": str,
+}
+"""Fields of a run with one value. All others are lists, whose items are separated by spaces."""
+
+NOT_FINITE = "nan"
+REQUIRED = ("seed", "trained", "seconds", "evaluated")
 
 
 class DamagedError(ValueError):
-    """A file that should hold results holds something else."""
+    """A file that must hold results holds something else."""
 
 
 class Store:
     """A folder of results, to which several processes may add at the same time.
 
+    Values that are not finite are None in a run, and ``nan`` in a file. Fields that a run does not
+    have are empty.
+
     >>> import tempfile
-    >>> from benchmarks.paper import Setting
+    >>> from benchmarks.paper.setting import Setting
     >>> store = Store(tempfile.mkdtemp())
     >>> setting = Setting(data="synthetic", rule="Krum")
-    >>> store.add(setting, {"seed": 3, "rounds": 300, "seconds": 1.0, "evaluated": [299], "max_MSE": [1.2]})
+    >>> run = {"seed": 3, "trained": 300, "seconds": 1.0, "evaluated": [299], "max_MSE": [1.2]}
+    >>> store.add(setting, run)
     >>> [run["seed"] for run in store.runs(setting)], store.path(setting).name
-    ([3], 'Krum.No.json')
+    ([3], 'synthetic.csv')
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        # Made here, and not in add: a missing package is an error before hours of training, not after.
+        # Created here instead of in add: a missing package is reported before hours of training.
         self._lock = import_optional("filelock", "benchmarks").FileLock(self.folder / LOCK)
+        self._cache: dict[Path, tuple[object, dict[Setting, list[Run]]]] = {}
 
     def path(self, setting: Setting) -> Path:
-        """The file of a setting."""
-        return self.folder / f"{setting.slug}.json"
+        """Return the file with the results of a setting."""
+        return self.folder / f"{setting.data}.csv"
 
     def checkpoint(self, setting: Setting, seed: int) -> Path:
-        """Where an unfinished run is kept."""
+        """Return the file of an unfinished run."""
         return self.folder / f"{setting.slug}.{seed}.unfinished"
 
     def settings(self) -> list[Setting]:
-        """All settings that there are results of.
+        """Return all settings that have results.
 
         Raises:
-            DamagedError: a file holds something else.
+            DamagedError: a file is not a valid file of results.
         """
-        return [_setting(path) for path in sorted(self.folder.glob("*/*.json"))]
+        return [setting for data in TASKS for setting in self._read(data)]
 
     def runs(self, setting: Setting) -> list[Run]:
-        """What is known about a setting, by seed; nothing if there is no file.
+        """Return the runs of a setting, sorted by seed; empty if there are none.
 
         Raises:
-            DamagedError: the file is not what `add` writes, or is about another setting.
+            DamagedError: the file is not a valid file of results; the message names the line.
         """
-        path = self.path(setting)
-        try:
-            content = json.loads(path.read_bytes())
-            runs: list[Run] = content["runs"]
-            known = content["setting"]
-            correct = all(isinstance(run[name], kind) for run in runs for name, kind in FIELDS.items())
-            measured = [f"max_{name}" for name in (setting.task.metric, *(["ASR"] if setting.backdoor else []))]
-            correct &= all(len(run[name]) == len(run["evaluated"]) > 0 for run in runs for name in measured)
-        except FileNotFoundError:
-            return []
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError(f"{path} must hold results, found {type(error).__name__}: {error}") from error
-        if not correct or known != _plain(setting):
-            raise DamagedError(f"{path} must hold results of {setting}, found those of another setting, or none")
-        return runs
+        return list(self._read(setting.data).get(setting, ()))
 
     def add(self, setting: Setting, run: Run) -> None:
-        """Keep one more run; it takes the place of an earlier one with the same seed, and of a damaged file."""
+        """Add a run, which replaces an earlier one of the same setting and seed.
+
+        Raises:
+            DamagedError: the run is incomplete, or the file is damaged; it is not changed then.
+        """
         path = self.path(setting)
+        _check_run("the run", setting, run)
         path.parent.mkdir(parents=True, exist_ok=True)
         # Adding reads the file and replaces it. Without a lock, a process that reads before another
-        # one has replaced the file would drop what the other one added. If a process is killed, the
-        # operating system releases its lock.
+        # one has replaced the file would drop the row that the other one added. If a process is
+        # killed, the operating system releases its lock.
         with self._lock:
-            try:
-                known = self.runs(setting)
-            except DamagedError:
-                known = []
-            runs = [one for one in known if one["seed"] != run["seed"]]
-            runs.append(run)
-            runs.sort(key=lambda one: one["seed"])
-            lines = ",\n  ".join(json.dumps(one, allow_nan=False) for one in runs)
-            about = json.dumps(_plain(setting))
-            head = f'{{"command": {json.dumps(str(setting))},\n "setting": {about},\n'
-            text = f'{head} "runs": [\n  {lines}\n ]}}\n'
+            known = dict(self._read(setting.data))
+            others = [one for one in known.get(setting, ()) if one["seed"] != run["seed"]]
+            known[setting] = sorted([*others, run], key=lambda one: int(one["seed"]))
             with atomic_write(path, "result") as file:
-                file.write(text.encode())
+                file.write(_text(setting.data, known).encode())
+
+    def _read(self, data: str) -> dict[Setting, list[Run]]:
+        """Parse a file, or return the result of the last time if the file has not changed."""
+        path = self.folder / f"{data}.csv"
+        try:
+            with open(path, "rb") as file:
+                # Files are replaced, never modified, so a new content has a new inode. The other
+                # two detect manual edits.
+                status = os.fstat(file.fileno())
+                version = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if path in self._cache and self._cache[path][0] == version:
+                    return self._cache[path][1]
+                content = file.read()
+        except FileNotFoundError:
+            return {}
+        found = _parse(path, data, content)
+        self._cache[path] = (version, found)
+        return found
 
 
-def _setting(path: Path) -> Setting:
+def columns(data: str) -> list[str]:
+    """Return the columns of a data set's file."""
+    metrics = ("MSE",) if TASKS[data].metric == "MSE" else ("TER", "ASR")
+    lists = [f"{kind}_{metric}" for metric in metrics for kind in ("max", "mean", "clients")]
+    before, after = list(SCALARS)[:4], list(SCALARS)[4:]
+    return [*Setting.names(), *before, "evaluated", *lists, *after, "command"]
+
+
+def _text(data: str, known: dict[Setting, list[Run]]) -> str:
+    """Format a file. Rows are sorted, so that a new run changes one line."""
+    names = columns(data)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for setting in sorted(known, key=lambda one: one.slug):
+        for run in known[setting]:
+            command = f"{setting} --seed {run['seed']}"
+            row = {**run, **asdict(setting), "command": command}
+            writer.writerow([_format(row[name]) if name in row else "" for name in names])
+    return out.getvalue()
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_format, value))
+    return NOT_FINITE if value is None else str(value)
+
+
+def _parse(path: Path, data: str, content: bytes) -> dict[Setting, list[Run]]:
+    known: dict[Setting, list[Run]] = {}
+    names = columns(data)
     try:
-        return Setting(**json.loads(path.read_bytes())["setting"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{path} must hold results, found {type(error).__name__}: {error}") from error
-
-
-def _plain(setting: Setting) -> dict[str, Any]:
-    """All fields, the defaults too: a result stays what it is if a default is changed later."""
-    known: dict[str, Any] = json.loads(json.dumps(asdict(setting)))
+        reader = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+        if (head := next(reader, None)) != names:
+            raise DamagedError(
+                f"{path} must have these columns in line 1: {', '.join(names)}; "
+                f"found {', '.join(head or ['nothing'])}"
+            )
+        for cells in reader:
+            place = f"{path}, line {reader.line_num},"
+            if len(cells) != len(names):
+                raise DamagedError(f"{place} must have {len(names)} fields, found {len(cells)}")
+            setting, run = _parse_row(place, data, dict(zip(names, cells, strict=True)))
+            runs = known.setdefault(setting, [])
+            if any(one["seed"] == run["seed"] for one in runs):
+                raise DamagedError(
+                    f"{place} must be another run, found a second one of {setting} "
+                    f"--seed {run['seed']}"
+                )
+            runs.append(run)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DamagedError(f"{path} must hold results as CSV, found: {error}") from error
+    for runs in known.values():
+        runs.sort(key=lambda one: int(one["seed"]))
     return known
+
+
+def _parse_row(place: str, data: str, row: dict[str, str]) -> tuple[Setting, Run]:
+    del row["command"]  # derived from the other fields
+    try:
+        options = {
+            field.name: _convert(row.pop(field.name), field.type) for field in fields(Setting)
+        }
+        setting = Setting(**options)
+        run = {
+            name: _convert(text, SCALARS[name].__name__) if name in SCALARS else _items(name, text)
+            for name, text in row.items()
+            if text
+        }
+    except ValueError as error:
+        raise DamagedError(f"{place} must be a result, found: {error}") from error
+    if setting.data != data:
+        raise DamagedError(f"{place} must be a result of {data}, found one of {setting.data}")
+    _check_run(place, setting, run)
+    return setting, run
+
+
+def _convert(text: str, kind: object) -> Any:
+    """Convert a field to the type of that name."""
+    if kind == "bool":
+        if text not in ("True", "False"):
+            raise ValueError(f"True or False expected, found {text!r}")
+        return text == "True"
+    if text == NOT_FINITE:
+        return None
+    return {"int": int, "float": float, "str": str}[str(kind)](text)
+
+
+def _items(name: str, text: str) -> list[Any]:
+    kind = "int" if name == "evaluated" else "float"
+    return [_convert(item, kind) for item in text.split(" ")]
+
+
+def _check_run(place: str, setting: Setting, run: Run) -> None:
+    """Raise unless the run has the fields that reports need."""
+    metrics = [setting.task.metric, *(["ASR"] if setting.backdoor else [])]
+    lists = [f"max_{metric}" for metric in metrics]
+    for name in (*REQUIRED, *lists):
+        if run.get(name) in (None, []):
+            raise DamagedError(f"{place} must have a value for {name}, found none")
+    for name in lists:
+        if len(run[name]) != len(run["evaluated"]):
+            raise DamagedError(
+                f"{place} must have {len(run['evaluated'])} values for {name}, as evaluated has, "
+                f"found {len(run[name])}"
+            )
+    unknown = set(run) - set(columns(setting.data))
+    if unknown:
+        raise DamagedError(
+            f"{place} must have known fields only, found {', '.join(sorted(unknown))}"
+        )

@@ -1,4 +1,4 @@
-"""One training from a setting and a seed, and what came of it."""
+"""Train one setting with one seed, and summarize the run."""
 
 from __future__ import annotations
 
@@ -29,24 +29,30 @@ from equipoise.simulation import EachRound, History, Simulator
 from equipoise.topology import Topology
 from equipoise.training import LocalSGD
 
-TAIL = 5  # evaluations in the last 5 % of rounds, of which the last is after the last round
+# One evaluation is not enough: a single batch can ruin the worst client for one round. Five in the
+# last 5 % of rounds average that out. The last one is after the last round, as in the paper.
+TAIL = 5
 SAVED = 200  # rounds between two checkpoints
 PACKAGE = Path(equipoise.__file__).parent
 Run = dict[str, Any]
 
 
 def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simulator:
-    """The training, at its start. The seed decides all that is random: data, graph, who is malicious, models, batches.
+    """Return the simulator at the start of the training.
 
-    Settings that differ in nothing but rule and attack have all of that in common.
+    The seed determines data, graph, malicious clients, initial models and batches. They are the
+    same for settings that differ only in rule and attack.
     """
-    task, n = setting.task, setting.n
+    task = setting.task
+    n = setting.n
     dataset = load(setting.data, os.fspath(root), seed)
     model = task.model(seed)
     malicious = draw_malicious(n, setting.malicious, seed=seed)
     attack = _attack(setting)
     trainer = LocalSGD(
-        *(model, task.loss, dataset.split(_parts(setting, dataset, seed))),
+        model,
+        task.loss,
+        dataset.split(_parts(setting, dataset, seed)),
         lr=task.lr * setting.step,
         batch_size=setting.batch,
         steps=setting.local_steps,
@@ -74,20 +80,25 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
 
 
 def _of_some(metric: Callable[[Tensor], Tensor], chosen: Tensor, models: Tensor) -> Tensor:
-    """A metric of some models, NaN for the others: testing takes a fifth of the time, and who lies has no error."""
+    """Evaluate a metric for the chosen models; NaN for the others.
+
+    Evaluation takes a fifth of the time of a run, and errors of malicious clients are not reported.
+    """
     values = torch.full((len(models),), math.nan, dtype=torch.float64, device=models.device)
     values[chosen] = metric(models[chosen])
     return values
 
 
 def evaluated(rounds: int) -> frozenset[int]:
-    """The rounds after which models are tested: half way, and five in the last 5 %.
+    """Return the rounds with an evaluation: the middle one, and five in the last 5 %.
 
     >>> from benchmarks.paper.run import evaluated
     >>> sorted(evaluated(2000))
     [999, 1919, 1939, 1959, 1979, 1999]
     """
-    return frozenset({rounds // 2 - 1, *(rounds - 1 - rounds * i // (20 * TAIL) for i in range(TAIL))} - {-1})
+    return frozenset(
+        {rounds // 2 - 1, *(rounds - 1 - rounds * i // (20 * TAIL) for i in range(TAIL))} - {-1}
+    )
 
 
 def run(
@@ -99,24 +110,26 @@ def run(
     checkpoint: Path | None = None,
     last: int = 0,
 ) -> tuple[Run, History]:
-    """Train; returns what is to be kept of it, and all that was measured.
+    """Train; returns the result and the whole history.
 
-    ``step(simulator)`` is called after every round, and may raise to end the run. With a ``checkpoint``, a file,
-    training goes on where an earlier one was interrupted. It ends early if all benign models have become non-finite:
-    nothing can change that. Models are tested after each of the ``last`` rounds too, which the history has; what is to
-    be kept is the same with and without.
+    ``step(simulator)`` is called after each round, and may raise to stop the run. With the path of
+    a ``checkpoint``, the run resumes from it. A run stops early when all benign models are
+    non-finite, since they cannot recover. Models are also evaluated after each of the ``last``
+    rounds; this affects only the history.
     """
-    _origin()  # before training: the source may be another one afterwards
-    one, start = simulator(setting, seed, root), time.perf_counter()
+    _origin()  # before training, because the source may be changed or committed meanwhile
+    one = simulator(setting, seed, root)
+    start = time.perf_counter()
     one.every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
     if checkpoint is not None and checkpoint.exists():
         try:
             one.load(checkpoint)
-        except ValueError as error:  # damaged, or of a program that was another one
-            warnings.warn(f"{error}: training starts anew", stacklevel=2)
+        except ValueError as error:  # damaged, or written by another version
+            warnings.warn(f"{error}: training starts from the beginning", stacklevel=2)
     begun = one.t
     try:
-        # Rules are told the true number of malicious neighbors, as in the paper, whatever they guarantee.
+        # As in the paper, rules get the true number of malicious neighbors, even if it exceeds the
+        # number that they tolerate.
         with without_warnings():
             while one.t < setting.rounds and not _is_over(one):
                 one.step()
@@ -133,14 +146,17 @@ def run(
 
 
 def _summary(setting: Setting, seed: int, one: Simulator, seconds: float) -> Run:
-    """What is kept of a run: errors of the worst client after each evaluation, and where they come from."""
-    tested, stopped = evaluated(setting.rounds), one.t < setting.rounds
-    rounds = [round_ if round_.t in tested else replace(round_, clients={}) for round_ in one.history]
-    if stopped:  # the metrics of models that are not finite are known, but were not measured
+    """Return the result of a run: errors at each evaluation, costs, and the origin."""
+    tested = evaluated(setting.rounds)
+    stopped = one.t < setting.rounds
+    rounds = [
+        round_ if round_.t in tested else replace(round_, clients={}) for round_ in one.history
+    ]
+    if stopped:  # the last round was not an evaluated one
         last = {name: tuple(metric(one.models).tolist()) for name, metric in one.metrics.items()}
         rounds[-1] = replace(rounds[-1], clients=last)
     history = History(one.n, one.malicious, rounds=rounds)
-    found: Run = {"seed": seed, "rounds": one.t, "seconds": round(seconds, 1)}
+    found: Run = {"seed": seed, "trained": one.t, "seconds": round(seconds, 1)}
     if stopped:
         found["stopped"] = f"all benign models were not finite after round {one.t - 1}"
     found["evaluated"] = [round_.t for round_ in history.evaluated]
@@ -156,37 +172,38 @@ def _summary(setting: Setting, seed: int, one: Simulator, seconds: float) -> Run
 
 
 def tail(run: Run, metric: str) -> float:
-    """The mean of the worst client's values in the last 5 % of rounds, or, of a run that ended early, the last one.
+    """Average the worst client's errors over the last 5 % of rounds.
+
+    A run that stopped early has its last error instead.
 
     >>> from benchmarks.paper.run import tail
-    >>> tail({"rounds": 100, "evaluated": [49, 95, 99], "max_TER": [0.5, 0.1, 0.3]}, "TER")
+    >>> tail({"trained": 100, "evaluated": [49, 95, 99], "max_TER": [0.5, 0.1, 0.3]}, "TER")
     0.2
     """
+    errors = [math.inf if x is None else float(x) for x in run[f"max_{metric}"]]
     if "stopped" in run:
-        last: float | None = run[f"max_{metric}"][-1]
-        return math.inf if last is None else last
-    since = run["rounds"] - run["rounds"] // 20 - 1
-    values = [x for t, x in zip(run["evaluated"], run[f"max_{metric}"], strict=True) if t >= since and x is not None]
-    complete = len(values) == sum(t >= since for t in run["evaluated"])
-    return sum(values) / len(values) if complete else math.inf
+        return errors[-1]
+    since = run["trained"] - run["trained"] // 20 - 1
+    values = [x for t, x in zip(run["evaluated"], errors, strict=True) if t >= since]
+    return sum(values) / len(values)
 
 
 def _short(values: list[float]) -> list[float | None]:
-    """Six digits; JSON has no infinities."""
+    """Round to six digits; None if not finite: unlike NaN, it is equal to itself."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
 @cache
 def _origin() -> Run:
-    """Which program it was."""
+    """Return the versions of the software."""
     return {"version": equipoise.__version__, "commit": _commit(), "torch": torch.__version__}
 
 
 def _commit(package: Path = PACKAGE) -> str | None:
-    """The commit of the clone that the package is imported from, with a plus if it was changed.
+    """Return the commit of the clone that the package is imported from; "+" marks changes.
 
     None if the package is not the source of a clone. An installed copy may lie in any repository,
-    for example in the virtual environment of another project, whose commits say nothing about it.
+    for example in the virtual environment of another project, whose commits are unrelated.
     """
     package = package.resolve()
     clone = package.parent.parent
@@ -215,14 +232,14 @@ def _is_over(one: Simulator) -> bool:
 
 
 def _parts(setting: Setting, dataset: data.Dataset, seed: int) -> tuple[Tensor, ...]:
-    n, name = setting.n, setting.partition
-    if name == "iid":
+    n = setting.n
+    if setting.p is not None:
+        return data.by_group(dataset, n, p=setting.p, seed=seed)
+    if setting.partition == "iid":
         return data.iid(dataset, n, seed=seed)
-    if name == "natural":
+    if setting.partition == "by_client":
         return data.by_client(dataset, n, seed=seed)
-    if name == "three-classes":
-        return data.by_classes(dataset, n, classes_each=3, seed=seed)
-    return data.by_group(dataset, n, p=float(name.removeprefix("p=")), seed=seed)
+    return data.by_classes(dataset, n, classes_each=3, seed=seed)
 
 
 def _graph(setting: Setting, malicious: Tensor, seed: int) -> Topology | EachRound[Topology]:
@@ -241,18 +258,25 @@ def _attack(setting: Setting) -> Attack | None:
     half = setting.rounds // 2
     if attack is None or setting.window == "all":
         return attack
-    return attacks.Window(attack, *((0, half) if setting.window == "first-half" else (half, setting.rounds)))
+    return attacks.Window(
+        attack, *((0, half) if setting.window == "first-half" else (half, setting.rounds))
+    )
 
 
 def _limits(setting: Setting) -> Aggregator:
-    """The BALANCE that an attack stays within: the victims' own, if that is their rule."""
+    """Return the rule whose acceptance radius the attack uses: the victims' if they use Balance."""
     rule = RULES[setting.rule](setting.gamma, setting.kappa, setting.n, 0)
-    return rule if isinstance(rule, Balance | BalanceMedian) else Balance(setting.gamma, setting.kappa)
+    return (
+        rule if isinstance(rule, Balance | BalanceMedian) else Balance(setting.gamma, setting.kappa)
+    )
 
 
-def _metrics(setting: Setting, dataset: data.Dataset, model: torch.nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
-    task, x, y = setting.task, dataset.test_x, dataset.test_y
-    if task.metric == "MSE":
+def _metrics(
+    setting: Setting, dataset: data.Dataset, model: torch.nn.Module
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    x = dataset.test_x
+    y = dataset.test_y
+    if setting.task.metric == "MSE":
         return {"MSE": metrics.MeanSquaredError(model, x, y)}
     found: dict[str, Callable[[Tensor], Tensor]] = {"TER": metrics.ErrorRate(model, x, y)}
     if (backdoor := setting.backdoor) is not None:

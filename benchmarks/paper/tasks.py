@@ -1,4 +1,4 @@
-"""The data sets of the BALANCE paper, each with the model and the numbers that the paper trains it with."""
+"""The data sets of the BALANCE paper, with their models and hyper-parameters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ Metric = Literal["TER", "MSE"]
 
 @dataclass(frozen=True)
 class Task:
-    """What section 6.1 and appendix D of the paper (Fang et al., CCS 2024) say about a data set.
+    """A data set as in section 6.1 and appendix D of the paper (Fang et al., CCS 2024).
 
-    ``step`` multiplies the paper's learning rate. It is the one number that is not the paper's: see `Setting`.
+    ``step`` multiplies the paper's learning rate. It is the only number that is not the paper's:
+    see `Setting`.
     """
 
     title: str
-    load: Callable[[Path, int, bool], Dataset]  # of the folder, the seed, and whether to download what is missing
+    load: Callable[
+        [Path, int, bool], Dataset
+    ]  # of the folder, the seed, and whether to download what is missing
     model: Callable[[int], nn.Module]
     rounds: int
     lr: float
@@ -40,12 +43,12 @@ class Task:
 
     @property
     def loss(self) -> Callable[..., Tensor]:
-        """What a batch's loss is summed up from."""
+        """The loss function."""
         return mse_loss if self.metric == "MSE" else cross_entropy
 
 
 def _folder(root: Path, name: str) -> Path:
-    """Where to look: a folder of the data set's name, or the root itself."""
+    """Return the folder with the name of the data set if it exists, otherwise the root."""
     return root / name if (root / name).is_dir() else root
 
 
@@ -60,7 +63,11 @@ TASKS: Mapping[str, Task] = {
         "synthetic regression",
         lambda root, seed, download: data.synthetic_regression(seed=seed),
         lambda seed: models.linear_regression(100, bias=False, seed=seed),
-        *(300, 6e-4, 1.0, "regular-(20,10)", "iid"),
+        rounds=300,
+        lr=6e-4,
+        step=1.0,
+        graph="regular(20,10)",
+        partition="iid",
         flip=attacks.LabelFlip(offset=5.0),
         metric="MSE",
     ),
@@ -68,15 +75,25 @@ TASKS: Mapping[str, Task] = {
         "MNIST",
         lambda root, seed, download: data.mnist(_folder(root, "mnist"), download=download),
         lambda seed: models.cnn(seed=seed),
-        *(2000, 3e-4, 4.0, "regular-(20,10)", "p=0.8"),
+        rounds=2000,
+        lr=3e-4,
+        step=4.0,
+        graph="regular(20,10)",
+        partition="by_group(0.8)",
         flip=attacks.LabelFlip({3: 5}),
         trigger=attacks.PixelPattern(),
     ),
     "fashion-mnist": Task(
         "Fashion-MNIST",
-        lambda root, seed, download: data.fashion_mnist(_folder(root, "fashion-mnist"), download=download),
+        lambda root, seed, download: data.fashion_mnist(
+            _folder(root, "fashion-mnist"), download=download
+        ),
         lambda seed: models.cnn(seed=seed),
-        *(2000, 6e-3, 1.0, "regular-(20,10)", "p=0.8"),
+        rounds=2000,
+        lr=6e-3,
+        step=1.0,
+        graph="regular(20,10)",
+        partition="by_group(0.8)",
         flip=attacks.LabelFlip({3: 5}),
         trigger=attacks.PixelPattern(),
     ),
@@ -84,16 +101,26 @@ TASKS: Mapping[str, Task] = {
         "HAR",
         _har,
         lambda seed: models.logistic_regression(561, 6, seed=seed),
-        *(1000, 3e-3, 0.25, "regular-(30,15)", "natural"),
+        rounds=1000,
+        lr=3e-3,
+        step=0.25,
+        graph="regular(30,15)",
+        partition="by_client",
         flip=attacks.LabelFlip({3: 5}),
         trigger=attacks.EveryNth(),
         target=1,
     ),
     "celeba": Task(
         "CelebA",
-        lambda root, seed, download: data.celeba(_folder(root, "celeba"), seed=seed, download=download),
+        lambda root, seed, download: data.celeba(
+            _folder(root, "celeba"), seed=seed, download=download
+        ),
         lambda seed: models.cnn((3, 84, 84), 2, seed=seed),
-        *(1500, 5e-5, 1.0, "regular-(20,10)", "natural"),
+        rounds=1500,
+        lr=5e-5,
+        step=1.0,
+        graph="regular(20,10)",
+        partition="by_client",
         flip=attacks.LabelFlip({0: 1, 1: 0}),
         trigger=attacks.ONE_PIXEL,
         target=1,
@@ -103,10 +130,10 @@ TASKS: Mapping[str, Task] = {
 
 @lru_cache(maxsize=2)
 def load(name: str, root: str | os.PathLike[str], seed: int) -> Dataset:
-    """The data set of that name; only some of them depend on the seed, and the last ones are remembered."""
+    """Load a data set; the last two are cached, because many runs in a row use the same."""
     return TASKS[name].load(Path(root), seed, False)
 
 
 def fetch(name: str, root: str | os.PathLike[str]) -> None:
-    """Download what is missing of the data set of that name."""
+    """Download a data set if it is missing."""
     TASKS[name].load(Path(root), 0, True)

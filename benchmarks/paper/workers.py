@@ -1,11 +1,10 @@
-"""Many runs, spread over processes, that can be interrupted at any time."""
+"""Many runs, distributed over processes. They can be interrupted at any time."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -16,46 +15,44 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.paper.results import DamagedError, Store
+from benchmarks.paper.results import Store
 from benchmarks.paper.run import Run, run, tail
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
 from equipoise._utils.progress import Progress
 from equipoise.simulation import Simulator
 
-POLLED = 0.5  # seconds between two looks at how far everybody is
+POLLED = 0.5  # seconds between two updates of the progress bar
 GRACE = 20.0  # seconds to finish a round and save it
 
 
 class Job(NamedTuple):
-    """A run that is wanted."""
+    """A setting and a seed to run."""
 
     setting: Setting
     seed: int
 
 
 def missing(store: Store, settings: Iterable[Setting], seeds: Sequence[int]) -> list[Job]:
-    """The runs that the store has not, seed by seed; files that are damaged are reported, and run again."""
-    known: dict[Setting, set[int]] = {}
-    for setting in dict.fromkeys(settings):
-        try:
-            known[setting] = {one["seed"] for one in store.runs(setting)}
-        except DamagedError as error:
-            print(f"{error}: it is run again.", file=sys.stderr)
-            known[setting] = set()
-    return [Job(setting, seed) for seed in seeds for setting in known if seed not in known[setting]]
+    """Return the runs that the store does not have, seed by seed."""
+    known = {one: {run["seed"] for run in store.runs(one)} for one in settings}
+    return [Job(one, seed) for seed in seeds for one in known if seed not in known[one]]
 
 
-def run_all(jobs: Sequence[Job], root: str | os.PathLike[str], store: Store, processes: int) -> list[str]:
-    """Run them, each in one thread of one of so many processes, and store what comes out; returns what went wrong.
+def run_all(
+    jobs: Sequence[Job], root: str | os.PathLike[str], store: Store, processes: int
+) -> list[str]:
+    """Run the jobs in single-threaded processes and store the results; returns error messages.
 
-    After Ctrl-C, every process saves where it is, and goes on from there the next time.
+    After Ctrl-C, each process saves a checkpoint, from which the next call resumes.
     """
     if not jobs:
         return []
-    load(jobs[0].setting.data, os.fspath(root), jobs[0].seed)  # a missing file is better reported once, and now
+    # Report missing data once, instead of once per job.
+    load(jobs[0].setting.data, os.fspath(root), jobs[0].seed)
     context = multiprocessing.get_context("spawn")
-    stop, counts = context.Event(), context.Array("q", 2)  # of rounds: trained, and skipped
+    stop = context.Event()
+    counts = context.Array("q", 2)  # rounds: trained, and skipped because a checkpoint had them
     executor = ProcessPoolExecutor(
         min(processes, len(jobs)), context, initializer=_begin, initargs=(stop, counts, os.getpid())
     )
@@ -68,9 +65,13 @@ def run_all(jobs: Sequence[Job], root: str | os.PathLike[str], store: Store, pro
             executor.shutdown(cancel_futures=True)
 
 
-def _collect(pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Progress) -> list[str]:
-    """Store every run when it ends, and show how far all of them are."""
-    total, problems, note = len(pending), list[str](), ""
+def _collect(
+    pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Progress
+) -> list[str]:
+    """Store each run when it ends, and show the progress of all of them."""
+    total = len(pending)
+    problems: list[str] = []
+    note = ""
     while pending:
         ended, _ = wait(pending, POLLED, FIRST_COMPLETED)
         for future in ended:
@@ -79,9 +80,11 @@ def _collect(pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Pr
                 store.add(job.setting, future.result())
                 store.checkpoint(*job).unlink(missing_ok=True)
                 worst = tail(future.result(), job.setting.task.metric)
-                note = f"run {total - len(pending)}/{total}: {worst:.3f}, {job.setting.rule}, {job.setting.attack}"
+                names = f"{job.setting.rule}, {job.setting.attack}"
+                note = f"run {total - len(pending)}/{total}: {worst:.3f}, {names}"
             except Exception as error:
-                problems.append(f"{job.setting} --seed {job.seed}: {type(error).__name__}: {error}")
+                command = f"{job.setting} --seed {job.seed}"
+                problems.append(f"{command}: {type(error).__name__}: {error}")
         trained, skipped = counts[:]
         bar.skip(skipped - bar.skipped)
         bar.advance(note, steps=trained + skipped - bar.done)
@@ -96,7 +99,7 @@ _shared: tuple[Event, Any, int]
 
 
 def _begin(stop: Event, counts: Any, parent: int) -> None:
-    """What a process does first. It is told to stop by its parent alone, or by its parent's end."""
+    """Initialize a process. Only its parent stops it, or the end of its parent."""
     global _shared
     _shared = stop, counts, parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,10 +108,10 @@ def _begin(stop: Event, counts: Any, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """A process that waits for work from a parent that was killed would wait forever; first let it save its run."""
+    """Exit after the parent was killed: otherwise, the process would wait for work forever."""
     while os.getppid() == parent:
         time.sleep(1)
-    time.sleep(GRACE)
+    time.sleep(GRACE)  # the run in progress notices, too, and saves its checkpoint
     os._exit(1)
 
 
@@ -120,7 +123,7 @@ def _work(job: Job, root: str, folder: Path) -> Run:
         nonlocal counted
         with counts.get_lock():
             counts[0] += 1
-            counts[1] += simulator.t - 1 - counted  # what a checkpoint had
+            counts[1] += simulator.t - 1 - counted  # rounds of a checkpoint
         counted = simulator.t
         if stop.is_set() or os.getppid() != parent:
             raise StoppedError

@@ -29,7 +29,7 @@ NEED_ARGUMENTS = [
     attacks.Only(attacks.LabelFlip({3: 5}), clients=(0, 1)),
     attacks.Together(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
     attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
-    Setting(rule="Krum", attack="Trim"),
+    Setting(rule="Krum", attack="TrimAttack"),
 ]
 
 

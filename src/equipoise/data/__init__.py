@@ -1,4 +1,4 @@
-"""Data: loaders of what the paper trains on, and ways to divide it between clients."""
+"""Loaders of the BALANCE paper's data sets, and partitions of examples between clients."""
 
 from equipoise.data._celeba import celeba
 from equipoise.data._digits import digits

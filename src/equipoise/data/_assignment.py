@@ -1,4 +1,4 @@
-"""Examples dealt out to clients: in random order, and so that everybody has enough."""
+"""Assign examples to clients in random order, with a minimum number for each client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TooLittle: TypeAlias = Literal["error", "top_up"]
 
 
 def places_of_each(classes: int, places: int) -> Tensor:
-    """How many places each class has, if place s is for class ``s % classes``."""
+    """Count the places of each class, if place s is for class ``s % classes``."""
     return (torch.arange(places, device="cpu") % classes).bincount(minlength=classes)
 
 
 def random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
-    """The place of every example, from 0, among the examples of its group in random order."""
+    """Rank the examples of each group in random order, from 0."""
     shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
     together = shuffled[groups[shuffled].argsort(stable=True)]
     sizes = groups.bincount()
@@ -30,29 +30,33 @@ def random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
     return ranks
 
 
-def parts_of(clients: Tensor, n: int, least: int, too_little: TooLittle, generator: torch.Generator) -> Parts:
-    """The examples of every client, from the client of every example."""
-    check_count("least", least, 0)
+def parts_of(
+    clients: Tensor, n: int, minimum: int, too_little: TooLittle, generator: torch.Generator
+) -> Parts:
+    """Group the examples by their client; check or fill up the sizes."""
+    check_count("minimum", minimum, 0)
     if too_little not in ("error", "top_up"):
         raise ValueError(f"too_little must be 'error' or 'top_up', found {too_little!r}")
-    if len(clients) < n * least:
-        raise ValueError(f"data must have n * least = {n * least} examples or more, found {len(clients)}")
+    if len(clients) < n * minimum:
+        expected = f"n * minimum = {n * minimum} examples or more"
+        raise ValueError(f"data must have {expected}, found {len(clients)}")
     if too_little == "top_up":
-        clients = _topped_up(clients, n, least, generator)
+        clients = _topped_up(clients, n, minimum, generator)
     sizes = clients.bincount(minlength=n)
-    if sizes.min() < least:
+    if sizes.min() < minimum:
+        small = int(sizes.argmin())
         raise ValueError(
-            f"every client must have at least {least} examples (least), found {int(sizes.min())} for client"
-            f" {int(sizes.argmin())}, and too few for {int((sizes < least).sum())} of {n} clients; ask for fewer"
-            " clients, a smaller least, another seed, or too_little='top_up'"
+            f"every client must have at least {minimum} examples (minimum), found {sizes[small]}"
+            f" for client {small}, and too few for {int((sizes < minimum).sum())} of {n} clients;"
+            " ask for fewer clients, a smaller minimum, another seed, or too_little='top_up'"
         )
     return tuple(clients.argsort(stable=True).split(sizes.tolist()))
 
 
-def _topped_up(clients: Tensor, n: int, least: int, generator: torch.Generator) -> Tensor:
-    """Move as few examples as possible, from the largest clients, so that every client has ``least``."""
+def _topped_up(clients: Tensor, n: int, minimum: int, generator: torch.Generator) -> Tensor:
+    """Move as few examples as possible, from the largest clients, to reach the minimum."""
     sizes = clients.bincount(minlength=n)
-    lacking = (least - sizes).clamp(min=0)
+    lacking = (minimum - sizes).clamp(min=0)
     given = _given_by_the_largest(sizes, int(lacking.sum()))
     moved = random_ranks(clients, generator) < given[clients]
     takers = torch.arange(n, device="cpu").repeat_interleave(lacking)
@@ -62,12 +66,19 @@ def _topped_up(clients: Tensor, n: int, least: int, generator: torch.Generator) 
 
 
 def _given_by_the_largest(sizes: Tensor, total: int) -> Tensor:
-    """How many examples each client gives if the largest one gives one, ``total`` times over."""
+    """Return the number of examples that each client gives.
+
+    The largest client gives one example, ``total`` times in a row.
+    """
 
     def above(level: int) -> Tensor:
         return (sizes - level).clamp(min=0)
 
-    level = bisect_right(range(int(sizes.max()) + 1), -total, key=lambda level: -int(above(level).sum())) - 1
+    # Cutting all clients down to a level yields at least `total` examples, and one level higher
+    # yields fewer. The number decreases with the level, hence the signs: bisect needs an ascending
+    # key.
+    levels = range(int(sizes.max()) + 1)
+    level = bisect_right(levels, -total, key=lambda level: -int(above(level).sum())) - 1
     given = above(level)
     too_many = int(given.sum()) - total
     given[given.nonzero().flatten()[:too_many]] -= 1

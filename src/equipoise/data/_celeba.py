@@ -1,4 +1,4 @@
-"""Faces of celebrities: every celebrity is a client, as in LEAF."""
+"""CelebA: faces of celebrities; each celebrity is a client, as in LEAF."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from equipoise._utils.validation import check_count
 from equipoise.data._download import Place, Source, as_path, fetch, missing, need, opened, read
 from equipoise.data.dataset import Dataset, as_share, hold_out
 
-IMAGES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt"
+IMAGES = "img_align_celeba"
+ATTRIBUTES = "list_attr_celeba.txt"
+IDENTITIES = "identity_CelebA.txt"
 FILES = ((ATTRIBUTES,), (IDENTITIES,), (IMAGES, f"{IMAGES}.zip"))
-SUBFOLDERS = ("", "celeba", "raw", "Img", "Anno")  # torchvision, LEAF, and the two folders of the authors
+SUBFOLDERS = ("", "celeba", "raw", "Img", "Anno")  # of torchvision, LEAF, and the authors (two)
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
 SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow Datasets
     f"{IMAGES}.zip": Source(
@@ -43,7 +45,7 @@ SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow
 LIST_BYTES = 1 << 26
 IMAGE_BYTES = 1 << 20
 PIXELS = 1 << 22
-BATCH = 64  # images that a thread reads in one go
+BATCH = 64  # images per task of a thread
 
 
 def celeba(
@@ -52,67 +54,81 @@ def celeba(
     label: str = "Smiling",
     size: int = 84,
     gray: bool = False,
-    least: int = 5,
+    minimum: int = 5,
     limit: int | None = None,
     test_share: float = 0.1,
     seed: int = 0,
     download: bool = False,
     progress: bool = True,
 ) -> Dataset:
-    """CelebA: is this celebrity smiling? Every celebrity is a client, as in LEAF.
+    """Load CelebA: is this celebrity smiling? Each celebrity is a client, as in LEAF.
 
-    Z. Liu, P. Luo, X. Wang, X. Tang, "Deep learning face attributes in the wild", ICCV 2015; for research that is not
-    commercial. Clients, labels and sizes are those of LEAF (Caldas et al., 2018): one client for every celebrity with
-    at least five images, 200,288 images of 9,343 celebrities in all, whole images resized to 84 x 84 pixels in three
-    colours. Here they are scaled to [0, 1]. ``owners`` numbers the celebrities in the order of their identities. Of
-    every celebrity's images, 90 % rounded down are for training, as in LEAF.
+    Z. Liu, P. Luo, X. Wang, X. Tang, "Deep learning face attributes in the wild", ICCV 2015; for
+    non-commercial research only. Clients, labels and sizes are those of LEAF (Caldas et al.,
+    2018): one client for each celebrity with at least five images, 200,288 images of 9,343
+    celebrities in total, resized to 84 x 84 pixels with three channels. Here they are scaled to
+    [0, 1]. ``owners`` numbers the celebrities in the order of their identities. Of each
+    celebrity's images, 90 % rounded down are for training, as in LEAF.
 
-    ``root``, or a folder ``celeba``, ``raw``, ``Img`` or ``Anno`` in it, holds ``img_align_celeba`` with the images, or
-    ``img_align_celeba.zip``, ``list_attr_celeba.txt`` and ``identity_CelebA.txt``. An image takes 85 kB of memory at
-    the default size, and all of them 17 GB: see ``limit``.
+    ``root``, or a folder ``celeba``, ``raw``, ``Img`` or ``Anno`` in it, contains the images as
+    ``img_align_celeba`` or ``img_align_celeba.zip``, and ``list_attr_celeba.txt`` and
+    ``identity_CelebA.txt``. An image takes 85 kB of memory at the default size, and all of them 17
+    GB: see ``limit``.
 
     Args:
         root: the folder.
         label: the attribute to predict: class 1 has it.
         size: height and width of an image.
         gray: one channel instead of three.
-        least: how many images a celebrity must have to be a client.
-        limit: read at most that many images, of celebrities chosen at random, each with all of its images; None for
-            all. LEAF samples in this way.
-        test_share: which share of every client's images is for testing, rounded up, but never all of them.
-        seed: decides which celebrities and which test images are chosen.
-        download: whether to download what is not there, 1.4 GB, from the authors' Google Drive, which may refuse it.
-        progress: whether to show a bar while downloading and reading.
+        minimum: the number of images that a celebrity must have to be a client.
+        limit: read at most this number of images, of randomly chosen celebrities, all images of
+            each; None for all. LEAF samples in this way.
+        test_share: share of each client's images that is for testing, rounded up, but never all.
+        seed: determines the celebrities and the test images.
+        download: whether to download missing files, 1.4 GB, from the authors' Google Drive, which
+            may refuse it.
+        progress: whether to show a progress bar while downloading and reading.
 
     Raises:
-        FileNotFoundError: a file is not there, or cannot be downloaded.
-        ValueError: a file is truncated, corrupt, or does not fit the other ones.
+        FileNotFoundError: a file is missing, or cannot be downloaded.
+        ValueError: a file is truncated, corrupt, or inconsistent with the others.
 
     >>> data = eq.data.celeba("nowhere", limit=10_000)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    FileNotFoundError: expected list_attr_celeba.txt in nowhere or a folder celeba, ..., found no folder nowhere. ...
+    FileNotFoundError: expected list_attr_celeba.txt in nowhere or a folder ..., found no folder ...
     """
-    share, generator = as_share("test_share", test_share), stream(seed, "celeba")
-    for argument, count in (("size", size), ("least", least), ("limit", 1 if limit is None else limit)):
-        check_count(argument, count, 1)
+    share = as_share("test_share", test_share)
+    generator = stream(seed, "celeba")
+    check_count("size", size, 1)
+    check_count("minimum", minimum, 1)
+    if limit is not None:
+        check_count("limit", limit, 1)
     provided = [_provide(as_path(root), names, download, progress) for names in FILES]
-    labels, identities = _labels(provided[0], label), _identities(provided[1])
-    names, owners = _clients(identities, least, limit, generator)
+    labels = _labels(provided[0], label)
+    identities = _identities(provided[1])
+    names, owners = _clients(identities, minimum, limit, generator)
     y = torch.tensor(_labels_of(names, labels, provided), device="cpu")
-    train, test = hold_out(owners, lambda images: images - max(1, int((1 - share) * images)), generator)
+    # Round the training images down, as LEAF does, but keep one.
+    train, test = hold_out(
+        owners, lambda images: images - max(1, int((1 - share) * images)), generator
+    )
     with opened(provided[2], IMAGES) as folder:
         _check_complete(folder, names)
-        x, test_x = (_images(folder, [names[i] for i in part], size, gray, progress) for part in (train, test))
+        x, test_x = (
+            _images(folder, [names[i] for i in part], size, gray, progress)
+            for part in (train, test)
+        )
     return Dataset(x, y[train], test_x, y[test], classes=2, owners=owners[train], name="CelebA")
 
 
 def _provide(root: Path, names: Sequence[str], download: bool, progress: bool) -> Path:
-    """The first of these that there is, or the last, downloaded."""
+    """Return the first of these files that exists, or download the last."""
     paths = (root / folder / name for name in names for folder in SUBFOLDERS)
     found = next((path for path in paths if path.exists()), None)
     if found is None and not download:
         places = f"{root} or a folder {', '.join(SUBFOLDERS[1:])} in it"
-        raise missing(f"{' or '.join(names)} in {places}", root, "Put it there, or load it with download=True")
+        advice = "Put it there, or load it with download=True"
+        raise missing(f"{' or '.join(names)} in {places}", root, advice)
     if found is None:
         found = root / names[-1]
         fetch([SOURCES[names[-1]]], found, progress=progress)
@@ -120,58 +136,74 @@ def _provide(root: Path, names: Sequence[str], download: bool, progress: bool) -
 
 
 def _labels(file: Path, label: str) -> dict[str, int]:
-    """Whether each image has an attribute; the first line is the number of images, the second the attributes' names."""
+    """Read whether each image has an attribute.
+
+    Line 1 is the number of images, line 2 the names of the attributes.
+    """
     lines = _lines(file)
-    count, names = next(lines, (1, []))[1], next(lines, (2, []))[1]
+    count = next(lines, (1, []))[1]
+    names = next(lines, (2, []))[1]
     if len(count) != 1 or not count[0].isdecimal():
-        raise ValueError(f"{file} must begin with the number of images, found {' '.join(count)!r:.60}")
+        found = f"{' '.join(count)!r:.60}"
+        raise ValueError(f"{file} must begin with the number of images, found {found}")
     if label not in names:
-        raise ValueError(f"label must be one of {', '.join(names) or 'the attributes'} in {file}, found {label!r}")
-    column, labels = names.index(label) + 1, {}
+        known = ", ".join(names) or "the attributes"
+        raise ValueError(f"label must be one of {known} in {file}, found {label!r}")
+    column = names.index(label) + 1
+    labels = {}
     for number, row in lines:
         if len(row) != len(names) + 1 or row[column] not in ("1", "-1"):
             expected = f"the name of an image and {len(names)} times 1 or -1"
-            raise ValueError(f"{file} must hold {expected} in line {number}, found {' '.join(row)!r:.60}")
+            found = f"{' '.join(row)!r:.60}"
+            raise ValueError(f"{file} must hold {expected} in line {number}, found {found}")
         labels[row[0]] = int(row[column] == "1")
     if len(labels) != int(count[0]):
-        raise ValueError(f"{file} must hold {count[0]} images, as its first line says, found {len(labels)}")
+        expected = f"{count[0]} images, as its first line says"
+        raise ValueError(f"{file} must hold {expected}, found {len(labels)}")
     return labels
 
 
 def _identities(file: Path) -> dict[str, int]:
-    """Who is on each image."""
+    """Read the identity of the celebrity on each image."""
     identities: dict[str, int] = {}
     for number, row in _lines(file):
         if len(row) != 2 or not row[1].isdecimal() or row[0] in identities:
             expected = "the name of another image and a number"
-            raise ValueError(f"{file} must hold {expected} in line {number}, found {' '.join(row)!r:.60}")
+            found = f"{' '.join(row)!r:.60}"
+            raise ValueError(f"{file} must hold {expected} in line {number}, found {found}")
         identities[row[0]] = int(row[1])
     if not identities:
-        raise ValueError(f"{file} must hold the names of images and a number for each, found no line")
+        raise ValueError(
+            f"{file} must hold the names of images and a number for each, found no line"
+        )
     return identities
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a file, from 1, as words, without the empty ones."""
+    """Iterate over numbered lines, from 1, split into words, without empty lines."""
     lines = enumerate(read(file, LIST_BYTES).decode(errors="replace").splitlines(), start=1)
     return ((number, words) for number, line in lines if (words := line.split()))
 
 
 def _clients(
-    identities: dict[str, int], least: int, limit: int | None, generator: torch.Generator
+    identities: dict[str, int], minimum: int, limit: int | None, generator: torch.Generator
 ) -> tuple[list[str], Tensor]:
-    """The images to use, and who of the clients owns each."""
+    """Return the images to use, and the client of each."""
     who = torch.tensor([*identities.values()], device="cpu")
     found, celebrity, images = who.unique(return_inverse=True, return_counts=True)
-    chosen = images >= least
+    chosen = images >= minimum
     if not chosen.any():
-        raise ValueError(f"least must be at most {int(images.max())}, what a celebrity has here, found {least}")
+        most = int(images.max())
+        raise ValueError(
+            f"minimum must be at most {most}, the images of one celebrity here, found {minimum}"
+        )
     if limit is not None:
         order = torch.randperm(len(found), generator=generator, device="cpu")
         order = order[chosen[order]]
         total = images[order].cumsum(0)
         if total[0] > limit:
-            raise ValueError(f"limit must be at least {int(total[0])}, the images of the first client, found {limit}")
+            expected = f"at least {int(total[0])}, the images of the first client"
+            raise ValueError(f"limit must be {expected}, found {limit}")
         chosen[order[total > limit]] = False
     used = chosen[celebrity]
     names = [name for name, use in zip(identities, used.tolist(), strict=True) if use]
@@ -186,17 +218,24 @@ def _labels_of(names: Sequence[str], labels: dict[str, int], files: Sequence[Pat
 
 
 def _check_complete(folder: Place, names: Sequence[str]) -> None:
-    """Better now than after an hour of reading. Names that lead out of the folder are not in it either."""
+    """Raise if images are missing, before an hour of reading.
+
+    Names that lead out of the folder are not in the listing either.
+    """
     there = {entry.name for entry in folder.iterdir()}
     absent = [name for name in names if name not in there]
     if absent:
         more = f" and {len(absent) - 1} more" if absent[1:] else ""
-        raise FileNotFoundError(f"expected {absent[0]}{more} in {folder}, found {len(there)} other files there")
+        raise FileNotFoundError(
+            f"expected {absent[0]}{more} in {folder}, found {len(there)} other files there"
+        )
 
 
 def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress: bool) -> Tensor:
     need("PIL.Image")
-    images = torch.empty(len(names), 1 if gray else 3, size, size, dtype=torch.float32, device="cpu")
+    images = torch.empty(
+        len(names), 1 if gray else 3, size, size, dtype=torch.float32, device="cpu"
+    )
 
     def fill(start: int) -> int:
         rows = range(start, min(start + BATCH, len(names)))
@@ -205,22 +244,30 @@ def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress
         return len(rows)
 
     bar = need("tqdm").tqdm(total=len(names), desc="CelebA", unit=" images", disable=not progress)
-    with ThreadPoolExecutor(os.cpu_count()) as pool, bar:  # decoding and resizing let other threads run
+    # Pillow releases the global interpreter lock while it decodes and resizes.
+    with ThreadPoolExecutor(os.cpu_count()) as pool, bar:
         for count in pool.map(fill, range(0, len(names), BATCH)):
             bar.update(count)
     return images
 
 
 def _image(file: Place, size: int, gray: bool) -> Tensor:
-    """One image, as (channels, size, size) bytes, resized as LEAF does, regardless of proportions."""
+    """Read one image as (channels, size, size) bytes.
+
+    As in LEAF, it is resized regardless of proportions.
+    """
     pillow: Any = need("PIL.Image")
     content = read(file, IMAGE_BYTES)
     try:
         with pillow.open(io.BytesIO(content), formats=("JPEG",)) as image:
-            if image.width * image.height > PIXELS:  # from the header, before anything is decoded
+            if (
+                image.width * image.height > PIXELS
+            ):  # the size is in the header: check before decoding
                 found = f"{image.width} x {image.height}"
                 raise ValueError(f"{file} must have at most {PIXELS} pixels, found {found}")
-            resized = image.resize((size, size), pillow.Resampling.BICUBIC).convert("L" if gray else "RGB")
+            resized = image.resize((size, size), pillow.Resampling.BICUBIC)
+            resized = resized.convert("L" if gray else "RGB")
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise ValueError(f"{file} must be a JPEG image, found it corrupt or truncated: {error}") from error
+        found = f"it corrupt or truncated: {error}"
+        raise ValueError(f"{file} must be a JPEG image, found {found}") from error
     return torch.from_numpy(np.array(resized)).view(size, size, -1).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: real data without a download."""
+"""Handwritten digits from scikit-learn: real data without a download."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from equipoise.data.dataset import Dataset, as_share, hold_out
 def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """1,797 handwritten digits of 8 x 8 pixels, real and offline.
 
-    The test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI, 1998), as scikit-learn
-    distributes it; its 0 to 16 are scaled to [0, 1].
+    The test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI, 1998), as
+    distributed with scikit-learn; values from 0 to 16 are scaled to [0, 1].
 
     Args:
-        test_share: which share of every class is for testing, rounded down.
-        seed: decides which images these are.
+        test_share: share of each class that is for testing, rounded down.
+        seed: determines the test images.
 
     >>> data = eq.data.digits()
     >>> data.x.shape, data.test_x.shape

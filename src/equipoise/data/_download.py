@@ -1,4 +1,7 @@
-"""Files: where loaders look for them, how they are read, and how they are downloaded when asked."""
+"""Find, read and download the files of data sets.
+
+Files are untrusted: limits bound the memory and disk space that a damaged or malicious one takes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from typing import IO, NamedTuple, TypeAlias
 from equipoise.optional import import_optional
 
 Place: TypeAlias = Path | zipfile.Path
-"""A file or folder, on disk or in a zip archive. Archives are read in memory: nothing is ever unpacked to disk."""
+"""A file or folder, on disk or in a zip archive. Archives are never unpacked to disk."""
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without an answer
@@ -39,7 +42,7 @@ class Source(NamedTuple):
 
 
 def as_path(root: str | os.PathLike[str]) -> Path:
-    """The argument ``root`` of a loader."""
+    """Convert the argument ``root`` of a loader."""
     try:
         return Path(root).expanduser()
     except TypeError as error:
@@ -52,12 +55,12 @@ def need(module: str) -> ModuleType:
 
 
 def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:
-    """The error for a file that is not where it was expected; it says what is there instead."""
+    """Return the error for a missing file, with the files that are there instead."""
     return FileNotFoundError(f"expected {expected}, found {_contents(root)}. {advice}")
 
 
 def read(place: Place, limit: int) -> bytes:
-    """The whole of one file, on disk or in an archive, of at most ``limit`` bytes."""
+    """Read a file of at most ``limit`` bytes, on disk or in an archive."""
     if not place.is_file():
         raise FileNotFoundError(f"expected the file {place}, found no such file")
     if isinstance(place, Path):
@@ -65,15 +68,16 @@ def read(place: Place, limit: int) -> bytes:
         return place.read_bytes()
     member = place.root.getinfo(place.at)
     _check_size(place, member.file_size, limit)
-    # zipfile bounds what these two decompress by what is asked for. It does not for the others.
+    # For these two, zipfile decompresses at most the requested size. For others it does not.
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{place} must be stored or deflated, found another compression")
     try:
         with place.open("rb") as file:
             # The size may be false: without a limit, zipfile unpacks everything before it notices.
             return file.read(member.file_size + 1)
-    except Exception as error:  # zipfile and its decompressors meet damage with a dozen types of exceptions
-        raise ValueError(f"{place} cannot be unpacked, the archive is corrupt or truncated: {error}") from error
+    except Exception as error:  # zipfile and its decompressors raise a dozen types of exceptions
+        reason = f"the archive is corrupt or truncated: {error}"
+        raise ValueError(f"{place} cannot be unpacked, {reason}") from error
 
 
 def _check_size(place: Place, size: int, limit: int) -> None:
@@ -83,7 +87,10 @@ def _check_size(place: Place, size: int, limit: int) -> None:
 
 @contextmanager
 def opened(path: Path, folder: str) -> Iterator[Place]:
-    """A folder: ``path`` itself, or if that is a zip archive, what is in it, or in a folder or an archive in it."""
+    """Open a folder: ``path`` itself, or the named folder in a zip archive.
+
+    The archive may contain the folder, its contents, or an archive of the folder.
+    """
     if path.is_dir():
         yield path
         return
@@ -104,9 +111,11 @@ def _top(archive: zipfile.Path, folder: str) -> zipfile.Path:
 @contextmanager
 def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
     try:
-        archive = zipfile.ZipFile(file)  # not a path: it would count its readers, without a lock, to know when to close
+        # A file instead of a path: with a path, zipfile counts readers without a lock.
+        archive = zipfile.ZipFile(file)
     except Exception as error:
-        raise ValueError(f"{name} must be a zip archive, found something else, or a part of one: {error}") from error
+        found = f"something else, or a part of one: {error}"
+        raise ValueError(f"{name} must be a zip archive, found {found}") from error
     with archive:
         if any(member.count("/") > DEPTH for member in archive.namelist()):
             raise ValueError(f"{name} must hold folders at most {DEPTH} deep, found a deeper one")
@@ -117,9 +126,8 @@ def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
 def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> None:
     """Download a file from the first source that has it.
 
-    It arrives under a temporary name in the same folder, and gets its own name when it is complete and its checksum is
-    right: whatever happens before, there is no file of that name. A source that sends too much is
-    cut off, so a download never takes more space on disk than the genuine file.
+    Atomic: the file has a temporary name until it is complete and its checksum is correct. A source
+    that sends too much is cut off, so a download never takes more space than the genuine file.
     """
     failures: list[str] = []
     for source in sources:
@@ -136,7 +144,8 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
         finally:
             temporary.unlink(missing_ok=True)
     raise FileNotFoundError(
-        f"{path.name} could not be downloaded from {'; nor from '.join(failures)}. Put the file at {path} yourself"
+        f"{path.name} could not be downloaded from {'; nor from '.join(failures)}."
+        f" Put the file at {path} yourself"
     ) from cause
 
 
@@ -151,7 +160,9 @@ def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None
         temporary.parent.mkdir(parents=True, exist_ok=True)
         with (
             open(temporary, "xb") as file,
-            tqdm(total=source.size, desc=name, unit="B", unit_scale=True, disable=not progress) as bar,
+            tqdm(
+                total=source.size, desc=name, unit="B", unit_scale=True, disable=not progress
+            ) as bar,
         ):
             while chunk := response.read(CHUNK):
                 if file.tell() + len(chunk) > source.size:

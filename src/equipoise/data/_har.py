@@ -1,4 +1,4 @@
-"""Human activity recognition with smartphones: every subject is a client."""
+"""UCI HAR: human activity recognition with smartphones; each subject is a client."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from equipoise._utils.rng import stream
 from equipoise.data._download import Place, Source, as_path, fetch, missing, opened, read
 from equipoise.data.dataset import Dataset, as_share, hold_out
 
-FOLDER, ARCHIVE = "UCI HAR Dataset", "UCI HAR Dataset.zip"
-FEATURES, CLASSES = 561, 6
-ROWS = 10_299  # of both parts: more than any genuine file has
-WIDTH = 32  # bytes of a number and its separator: 16 as distributed, 26 from np.savetxt
-SOURCES = (  # the first one is an archive with the second one in it
+FOLDER = "UCI HAR Dataset"
+ARCHIVE = "UCI HAR Dataset.zip"
+FEATURES = 561
+CLASSES = 6
+ROWS = 10_299  # rows of training and test files together, more than any genuine file
+WIDTH = 32  # limit on the bytes of a number and its separator: 16 as distributed, 26 by np.savetxt
+SOURCES = (  # the first archive contains the second one
     Source(
         "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
         "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
@@ -45,33 +47,36 @@ def har(
     download: bool = False,
     progress: bool = True,
 ) -> Dataset:
-    """UCI HAR: 10,299 examples of 561 features, six activities, 30 subjects; 7,732 are to train on, 2,567 to test on.
+    """Load UCI HAR: 10,299 examples of 561 features, six activities, 30 subjects.
 
-    D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz, "A public domain dataset for human activity recognition
-    using smartphones", ESANN 2013.
+    D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz, "A public domain dataset for human
+    activity recognition using smartphones", ESANN 2013.
 
-    Every subject is a client: ``owners`` numbers the subjects, in ascending order, from 0. The official training and
-    test files are united, and of every subject a random share is for testing, so that every client trains: 25 % as in
-    FLTrust (Cao et al., NDSS 2021) and in the BALANCE paper. Classes 0 to 5 are the activities 1 to 6 of the data:
-    walking, upstairs, downstairs, sitting, standing, laying.
+    Each subject is a client: ``owners`` numbers the subjects in ascending order from 0. The
+    official training and test files are merged, and a random share of each subject's examples is
+    for testing, 25 % as in FLTrust (Cao et al., NDSS 2021) and in the BALANCE paper: 7,732
+    examples for training and 2,567 for testing. Classes 0 to 5 are the activities 1 to 6 of the
+    data: walking, upstairs, downstairs, sitting, standing, laying.
 
     Args:
-        root: a folder that holds ``UCI HAR Dataset.zip``, the archive that UCI offers now with that one in it,
-            or the unpacked folder ``UCI HAR Dataset``; or one of these itself, whatever it is called.
-        test_share: which share of every subject's examples is for testing, rounded down.
-        seed: decides which examples these are.
-        download: whether to download the archive if it is not there, 61 MB.
-        progress: whether to show a bar while downloading.
+        root: a folder with ``UCI HAR Dataset.zip``, with the archive that UCI offers now, which
+            contains that one, or with the unpacked folder ``UCI HAR Dataset``; or the path of one
+            of these, under any name.
+        test_share: share of each subject's examples that is for testing, rounded down.
+        seed: determines the test examples.
+        download: whether to download the archive if it is missing, 61 MB.
+        progress: whether to show a progress bar while downloading.
 
     Raises:
-        FileNotFoundError: a file is not there, or cannot be downloaded.
-        ValueError: a file is truncated, corrupt, or does not fit the other ones.
+        FileNotFoundError: a file is missing, or cannot be downloaded.
+        ValueError: a file is truncated, corrupt, or inconsistent with the others.
 
     >>> data = eq.data.har("nowhere")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     FileNotFoundError: expected UCI HAR Dataset.zip or the folder UCI HAR Dataset in nowhere, ...
     """
-    share, place = as_share("test_share", test_share), _find(as_path(root))
+    share = as_share("test_share", test_share)
+    place = _find(as_path(root))
     if place is None:
         place = _without_data(as_path(root), download, progress)
     with opened(place, FOLDER) as folder:
@@ -97,37 +102,41 @@ def _without_data(root: Path, download: bool, progress: bool) -> Path:
 
 
 def _examples(folder: Place, part: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, classes from 0, and subjects, one row for every example."""
+    """Read features, classes from 0, and subjects; one row for each example."""
     files = [folder / part / f"{kind}_{part}.txt" for kind in ("X", "y", "subject")]
-    x, y, subjects = (_table(file, columns) for file, columns in zip(files, (FEATURES, 1, 1), strict=True))
+    x = _table(files[0], FEATURES)
+    y = _table(files[1], 1)
+    subjects = _table(files[2], 1)
     for file, table in zip(files[1:], (y, subjects), strict=True):
         if len(table) != len(x):
-            raise ValueError(
-                f"{file} must have {len(x)} rows, one for every row of {files[0].name}, found {len(table)}"
-            )
+            expected = f"{len(x)} rows, one for every row of {files[0].name}"
+            raise ValueError(f"{file} must have {expected}, found {len(table)}")
     _check_whole(files[1], y, CLASSES)
     _check_whole(files[2], subjects, None)
-    return torch.from_numpy(x), torch.from_numpy(y[:, 0]).long() - 1, torch.from_numpy(subjects[:, 0]).long()
+    labels = torch.from_numpy(y[:, 0]).long() - 1
+    return torch.from_numpy(x), labels, torch.from_numpy(subjects[:, 0]).long()
 
 
 def _table(file: Place, columns: int) -> NDArray[np.float32]:
     content = read(file, ROWS * columns * WIDTH)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of a file without data
+            warnings.simplefilter("error")  # np.loadtxt only warns about a file without data
             table = np.loadtxt(_lines(content, columns), dtype=np.float32, comments=None, ndmin=2)
     except (ValueError, UserWarning) as error:
-        raise ValueError(f"{file} must hold rows of {columns} numbers, found otherwise: {error}") from error
+        found = f"otherwise: {error}"
+        raise ValueError(f"{file} must hold rows of {columns} numbers, found {found}") from error
     if table.shape[1] != columns:
         raise ValueError(f"{file} must hold rows of {columns} numbers, found {table.shape[1]}")
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]
-        raise ValueError(f"{file} must hold finite numbers, found {table[row, column]} in row {row + 1}")
+        found = f"{table[row, column]} in row {row + 1}"
+        raise ValueError(f"{file} must hold finite numbers, found {found}")
     return table
 
 
 def _lines(content: bytes, columns: int) -> Iterator[bytes]:
-    """Yield the lines; refuse too many or too long ones.
+    """Iterate over the lines; reject too many or too long ones.
 
     ``np.loadtxt`` takes up to 16 bytes of memory for each byte of a long line.
     """

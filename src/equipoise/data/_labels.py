@@ -1,4 +1,4 @@
-"""By what partitions go: the labels and the owners of examples, checked."""
+"""Validate the labels and owners that partitions use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from equipoise.data.dataset import Dataset
 
 
 def answers_of(data: Dataset | Tensor) -> Tensor:
-    """The label or target of every example."""
+    """Return the label or target of each example."""
     answers = data.y if isinstance(data, Dataset) else data
     if not isinstance(answers, Tensor) or answers.dim() != 1 or not len(answers):
-        raise ValueError(f"data must be a Dataset, or labels of shape (N,) with N > 0, found {describe(answers)}")
+        expected = "a Dataset, or labels of shape (N,) with N > 0"
+        raise ValueError(f"data must be {expected}, found {describe(answers)}")
     return answers
 
 
 def labels_of(data: Dataset | Tensor, partition: str) -> tuple[Tensor, int]:
-    """The class of every example, and the number of classes."""
+    """Return the class of each example, and the number of classes."""
     answers = answers_of(data)
     if not _is_integer(answers):
         raise ValueError(
-            f"data must have classes for {partition}, found {describe(answers)}; a regression can be divided by iid or,"
-            " if the data has owners, by_client"
+            f"data must have classes for {partition}, found {describe(answers)}; divide a"
+            " regression by iid or, if the data have owners, by_client"
         )
     labels = _from_zero(answers, "labels")
     known = data.classes if isinstance(data, Dataset) else None
@@ -30,18 +31,22 @@ def labels_of(data: Dataset | Tensor, partition: str) -> tuple[Tensor, int]:
 
 
 def owners_of(data: Dataset | Tensor) -> Tensor:
-    """The owner of every example, numbered from 0 without gaps."""
+    """Return the owner of each example, numbered from 0 without gaps."""
     owners = data.owners if isinstance(data, Dataset) else data
     if isinstance(data, Dataset) and owners is None:
-        raise ValueError(f"data must have owners for by_client, found none in {data.name or 'it'}; har and celeba have")
-    if not isinstance(owners, Tensor) or owners.dim() != 1 or not len(owners) or not _is_integer(owners):
+        name = data.name or "the data set"
         raise ValueError(
-            f"data must be a Dataset, or integer owners of shape (N,) with N > 0, found {describe(owners)}"
+            f"data must have owners for by_client, found none in {name}; har and celeba have owners"
         )
+    is_vector = isinstance(owners, Tensor) and owners.dim() == 1 and len(owners) > 0
+    if not isinstance(owners, Tensor) or not is_vector or not _is_integer(owners):
+        expected = "a Dataset, or integer owners of shape (N,) with N > 0"
+        raise ValueError(f"data must be {expected}, found {describe(owners)}")
     owners = _from_zero(owners, "owners")
     missing = (owners.bincount() == 0).nonzero()
     if len(missing):
-        raise ValueError(f"data must number the owners from 0 without gaps, found no example of {int(missing[0])}")
+        found = f"no example of {int(missing[0])}"
+        raise ValueError(f"data must number the owners from 0 without gaps, found {found}")
     return owners
 
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from equipoise.data._download import CHUNK, Source, as_path, fetch, missing
 from equipoise.data.dataset import Dataset
 
-IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
+IMAGES = "{}-images-idx3-ubyte"
+LABELS = "{}-labels-idx1-ubyte"
 FILES = tuple(name.format(part) for part in ("train", "t10k") for name in (IMAGES, LABELS))
-LIMIT = 70_000 * 28 * 28  # bytes of both parts together: no genuine file has more
+LIMIT = 70_000 * 28 * 28  # bytes of training and test images together, more than any genuine file
 ADVICE = "Put it there, or load it with download=True"
 
 
@@ -28,8 +29,8 @@ ADVICE = "Put it there, or load it with download=True"
 class Collection:
     """Images that are distributed as four IDX files.
 
-    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes of
-    ``FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of the training labels,
+    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes
+    of ``FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of the training labels,
     unpacked and without their header.
     """
 
@@ -41,7 +42,7 @@ class Collection:
     labels_sha256: str
 
     def sources(self, file: str) -> list[Source]:
-        """Where a file can be had."""
+        """Return the mirrors of a file."""
         digest = self.sha256[FILES.index(file)]
         size = self.sizes[FILES.index(file)]
         return [Source(f"{mirror}{file}.gz", digest, size) for mirror in self.mirrors]
@@ -67,7 +68,7 @@ MNIST = Collection(
 FASHION_MNIST = Collection(
     name="Fashion-MNIST",
     folder="FashionMNIST",
-    mirrors=(  # the authors' repository; the website of their bucket speaks no https
+    mirrors=(  # the authors' repository, and their bucket, which has no https
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ),
@@ -82,90 +83,101 @@ FASHION_MNIST = Collection(
 )
 
 
-def mnist(root: str | os.PathLike[str], *, download: bool = False, progress: bool = True) -> Dataset:
-    """MNIST: 60,000 handwritten digits to train on, 10,000 to test on, 28 x 28 pixels, scaled to [0, 1].
+def mnist(
+    root: str | os.PathLike[str], *, download: bool = False, progress: bool = True
+) -> Dataset:
+    """Load MNIST: 60,000 + 10,000 handwritten digits of 28 x 28 pixels, scaled to [0, 1].
 
-    Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, "Gradient-based learning applied to document recognition", 1998.
+    Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, "Gradient-based learning applied to document
+    recognition", 1998.
 
-    The four files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte`` and
-    ``t10k-labels-idx1-ubyte``, each with or without ``.gz``, are looked for in ``root/MNIST/raw``, where torchvision
-    keeps them, in ``root/raw`` and in ``root``; they are taken from the first of these that has any of them.
+    The four files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
+    ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, each with or without ``.gz``. They
+    are read from the first of these folders that has any of them: ``root/MNIST/raw``, as in
+    torchvision, ``root/raw`` and ``root``.
 
     Args:
         root: the folder.
-        download: whether to download files that are not there, about 12 MB.
-        progress: whether to show a bar while downloading.
+        download: whether to download missing files, about 12 MB.
+        progress: whether to show a progress bar while downloading.
 
     Raises:
-        FileNotFoundError: a file is not there, or cannot be downloaded.
-        ValueError: a file is truncated, corrupt, or not what its name says.
+        FileNotFoundError: a file is missing, or cannot be downloaded.
+        ValueError: a file is truncated, corrupt, or has other content than its name says.
 
     >>> data = eq.data.mnist("nowhere")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    FileNotFoundError: expected train-images-idx3-ubyte.gz and ..., found no folder nowhere. Put ..., or load it with
-    download=True
+    FileNotFoundError: expected train-images-idx3-ubyte.gz and ..., found no folder nowhere. Put it
+    there, or load it with download=True
     """
     return _load(MNIST, as_path(root), download, progress)
 
 
-def fashion_mnist(root: str | os.PathLike[str], *, download: bool = False, progress: bool = True) -> Dataset:
-    """Fashion-MNIST: 60,000 articles of clothing to train on, 10,000 to test on, 28 x 28 pixels, scaled to [0, 1].
+def fashion_mnist(
+    root: str | os.PathLike[str], *, download: bool = False, progress: bool = True
+) -> Dataset:
+    """Load Fashion-MNIST: 60,000 + 10,000 images of clothing, 28 x 28 pixels, scaled to [0, 1].
 
-    H. Xiao, K. Rasul, R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms",
-    2017.
+    H. Xiao, K. Rasul, R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine
+    learning algorithms", 2017.
 
-    The files have the names of those of `mnist`, and are looked for in ``root/FashionMNIST/raw``, ``root/raw`` and
-    ``root``. To find the digits of MNIST instead is an error.
+    The files have the same names as those of `mnist`. They are read from ``root/FashionMNIST/raw``,
+    ``root/raw`` or ``root``. Files of MNIST in their place are an error.
 
     Args:
         root: the folder.
-        download: whether to download files that are not there, about 31 MB.
-        progress: whether to show a bar while downloading.
+        download: whether to download missing files, about 31 MB.
+        progress: whether to show a progress bar while downloading.
 
     Raises:
-        FileNotFoundError: a file is not there, or cannot be downloaded.
-        ValueError: a file is truncated, corrupt, or not what its name says.
+        FileNotFoundError: a file is missing, or cannot be downloaded.
+        ValueError: a file is truncated, corrupt, or has other content than its name says.
 
     >>> data = eq.data.fashion_mnist("nowhere")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    FileNotFoundError: expected train-images-idx3-ubyte.gz and ..., found no folder nowhere. Put ..., or load it with
-    download=True
+    FileNotFoundError: expected train-images-idx3-ubyte.gz and ..., found no folder nowhere. Put it
+    there, or load it with download=True
     """
     return _load(FASHION_MNIST, as_path(root), download, progress)
 
 
 def read_idx(path: Path, dims: int) -> Tensor:
-    """An IDX file of unsigned bytes, gzipped or not, as a uint8 tensor with that many dimensions."""
+    """Read an IDX file of unsigned bytes, gzipped or not, with ``dims`` dimensions."""
     try:
         with path.open("rb") as start:
-            zipped = start.read(2) == b"\x1f\x8b"  # not the name: browsers like to unpack and to keep the .gz
+            # Not the name: some browsers unpack a download and keep its suffix .gz.
+            zipped = start.read(2) == b"\x1f\x8b"
         with gzip.open(path) if zipped else path.open("rb") as file:
             return _parse(file, path, dims)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} cannot be unpacked, it is truncated or corrupt: {error}") from error
+        reason = f"it is truncated or corrupt: {error}"
+        raise ValueError(f"{path} cannot be unpacked, {reason}") from error
 
 
 def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tensor:
-    magic, header = file.read(4), file.read(4 * dims)
-    expected = bytes([0, 0, 8, dims])
+    magic = file.read(4)
+    header = file.read(4 * dims)
+    expected = bytes([0, 0, 8, dims])  # 8: unsigned bytes
     if magic != expected:
-        raise ValueError(f"{path} must begin with the magic number {expected.hex()}, found {magic.hex() or 'nothing'}")
+        found = magic.hex() or "nothing"
+        raise ValueError(f"{path} must begin with the magic number {expected.hex()}, found {found}")
     if len(header) < 4 * dims:
-        raise ValueError(f"{path} must have {dims} sizes after the magic number, found {len(header)} bytes")
+        found = f"{len(header)} bytes"
+        raise ValueError(f"{path} must have {dims} sizes after the magic number, found {found}")
     shape = struct.unpack(f">{dims}I", header)
     size = math.prod(shape)
+    promised = f"{' x '.join(map(str, shape))} = {size}"
     if size > LIMIT:
-        promised = f"{' x '.join(map(str, shape))} = {size}"
         raise ValueError(f"{path} must hold at most {LIMIT} bytes, found {promised} in its header")
     content = _read_at_most(file, size + 1)
     if len(content) != size or not size:
         found = f"{len(content)} bytes" if len(content) <= size else "more"
-        raise ValueError(f"{path} must hold {' x '.join(map(str, shape))} = {size} bytes, at least one, found {found}")
+        raise ValueError(f"{path} must hold {promised} bytes, at least one, found {found}")
     return torch.frombuffer(content, dtype=torch.uint8).view(shape)
 
 
 def _read_at_most(file: BufferedReader | gzip.GzipFile, size: int) -> bytearray:
-    content = bytearray()  # the header may promise too much: never allocate what is not there
+    content = bytearray()  # grown chunk by chunk: the header may announce bytes that do not exist
     while chunk := file.read(min(CHUNK, size - len(content))):
         content += chunk
     return content
@@ -175,12 +187,16 @@ def _load(collection: Collection, root: Path, download: bool, progress: bool) ->
     folder = _folder(collection, root)
     if folder is None and not download:
         places = f"{root / collection.folder / 'raw'}, {root / 'raw'} or {root}"
-        raise missing(f"{FILES[0]}.gz and the other files of {collection.name} in {places}", root, ADVICE)
+        expected = f"{FILES[0]}.gz and the other files of {collection.name} in {places}"
+        raise missing(expected, root, ADVICE)
     folder = folder or root / collection.folder / "raw"
     paths = [_file(collection, folder, name, download, progress) for name in FILES]
-    (x, y), (test_x, test_y) = _examples(*paths[:2]), _examples(*paths[2:])
+    x, y = _examples(*paths[:2])
+    test_x, test_y = _examples(*paths[2:])
     _check_origin(collection, paths[1], y)
-    return Dataset(_scaled(x), y.long(), _scaled(test_x), test_y.long(), classes=10, name=collection.name)
+    return Dataset(
+        _scaled(x), y.long(), _scaled(test_x), test_y.long(), classes=10, name=collection.name
+    )
 
 
 def _folder(collection: Collection, root: Path) -> Path | None:
@@ -203,19 +219,24 @@ def _file(collection: Collection, folder: Path, name: str, download: bool, progr
 
 
 def _check_origin(collection: Collection, path: Path, labels: Tensor) -> None:
-    """The files of all collections have the same names, and one could pass for another without a word."""
+    """Raise if the labels are those of the other collection, whose files have the same names."""
     digest = hashlib.sha256(labels.numpy().tobytes()).hexdigest()
     for other in (MNIST, FASHION_MNIST):
         if other.name != collection.name and digest == other.labels_sha256:
-            raise ValueError(f"{path} must be of {collection.name}, found the labels of {other.name}")
+            raise ValueError(
+                f"{path} must be of {collection.name}, found the labels of {other.name}"
+            )
 
 
 def _examples(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    x, y = read_idx(images, 3), read_idx(labels, 1)
+    x = read_idx(images, 3)
+    y = read_idx(labels, 1)
     if x.shape[1:] != (28, 28):
-        raise ValueError(f"{images} must hold images of 28 x 28 pixels, found {x.shape[1]} x {x.shape[2]}")
+        found = f"{x.shape[1]} x {x.shape[2]}"
+        raise ValueError(f"{images} must hold images of 28 x 28 pixels, found {found}")
     if len(x) != len(y):
-        raise ValueError(f"{labels} must hold a label for each of the {len(x)} images of {images.name}, found {len(y)}")
+        expected = f"a label for each of the {len(x)} images of {images.name}"
+        raise ValueError(f"{labels} must hold {expected}, found {len(y)}")
     if y.max() > 9:
         raise ValueError(f"{labels} must hold labels from 0 to 9, found {int(y.max())}")
     return x, y

@@ -1,4 +1,4 @@
-"""Made-up data for a linear regression."""
+"""Synthetic data for linear regression."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def synthetic_regression(
 ) -> Dataset:
     """Linear data with Gaussian noise, as in the BALANCE paper (Fang et al., CCS 2024, appendix).
 
-    ``y = <x, w> + noise * e``, where x and e are standard normal and the true weights w are normal with standard
-    deviation ``weight_std``. The paper writes N(0, 25) for them, which is read as a variance. The mean squared error
-    of the true weights is ``noise ** 2``: the best that any model can expect.
+    ``y = <x, w> + noise * e``, where x and e are standard normal and the true weights w are normal
+    with standard deviation ``weight_std``. The paper writes N(0, 25) for them; we read 25 as a
+    variance. The mean squared error of the true weights is ``noise ** 2``, the smallest expected
+    error of any model.
 
     Args:
         n_train: training examples.
         n_test: test examples.
-        features: how long x is.
-        noise: standard deviation of what no model can predict.
+        features: number of features.
+        noise: standard deviation of the noise.
         weight_std: standard deviation of the true weights.
-        seed: decides weights, inputs and noise.
+        seed: determines weights, inputs and noise.
 
     >>> data = eq.data.synthetic_regression(seed=1)
     >>> data.x.shape, data.y.shape, len(data.test_x)
@@ -49,6 +50,8 @@ def synthetic_regression(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
-    weights, x = weight_std * normal(features), normal(n_train + n_test, features)
+    # The order of these draws is part of the result.
+    weights = weight_std * normal(features)
+    x = normal(n_train + n_test, features)
     y = x @ weights + noise * normal(n_train + n_test)
     return Dataset(x[:n_train], y[:n_train], x[n_train:], y[n_train:], name="synthetic")

@@ -1,4 +1,4 @@
-"""What a loader returns: training examples, test examples, and, where the data has them, their owners."""
+"""Training and test examples, optionally with their owners."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Dataset:
 
     Args:
         x: ``(N, *features)`` training inputs, float32.
-        y: (N,) what to predict: classes, int64, or targets of a regression, float32.
-        test_x: ``(M, *features)`` test inputs, the same for every client.
-        test_y: (M,) what to predict for them.
-        classes: how many classes there are, 0 to ``classes - 1``; None for a regression.
-        owners: (N,) the natural client of every training example, int64, from 0 to the number of such clients - 1, none
-            of them without an example; None if the data was not collected from clients.
-        name: for tables and pictures.
+        y: (N,) labels, int64, or targets of a regression, float32.
+        test_x: ``(M, *features)`` test inputs, the same for each client.
+        test_y: (M,) labels or targets of the test inputs.
+        classes: the number of classes, 0 to ``classes - 1``; None for a regression.
+        owners: (N,) the natural client of each training example, int64, numbered from 0 without
+            gaps; None if the data were not collected from clients.
+        name: name for tables and plots.
 
     >>> y, test_y = torch.tensor([0, 1, 1, 0]), torch.tensor([1, 0])
     >>> data = eq.data.Dataset(torch.rand(4, 2), y, torch.rand(2, 2), test_y, classes=2)
@@ -51,14 +51,17 @@ class Dataset:
             _check_inputs(f"{prefix}x", x)
             _check_answers(f"{prefix}y", y, len(x), self.classes)
         if self.test_x.shape[1:] != self.x.shape[1:]:
-            raise ValueError(f"test_x must be shaped like x, {describe(self.x)}, found {describe(self.test_x)}")
+            raise ValueError(
+                f"test_x must be shaped like x, {describe(self.x)}, found {describe(self.test_x)}"
+            )
         if self.owners is not None:
             _check_owners(self.owners, len(self.x))
 
     def split(self, parts: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """The training examples of every client, as (x, y), from the indices of its examples.
+        """Return the training examples (x, y) of each client, from the indices of its examples.
 
-        The `partitions <equipoise.data.iid>` of this package use every example exactly once; your own need not.
+        The `partitions <equipoise.data.iid>` of this package use each example exactly once; your
+        own need not.
         """
         parts = list(parts)
         for i, part in enumerate(parts):
@@ -66,11 +69,16 @@ class Dataset:
         return [(self.x[part], self.y[part]) for part in parts]
 
 
-def hold_out(groups: Tensor, held: Callable[[int], int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Indices to train on and to test on, ascending: of every group, ``held(size)`` examples at random are for testing.
+def hold_out(
+    groups: Tensor, held: Callable[[int], int], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return ascending indices for training and testing.
+
+    Of each group, ``held(size)`` random examples are for testing.
 
     >>> from equipoise.data.dataset import hold_out
-    >>> train, test = hold_out(torch.tensor([0, 0, 0, 0, 1, 1]), lambda size: size // 2, torch.Generator())
+    >>> groups = torch.tensor([0, 0, 0, 0, 1, 1])
+    >>> train, test = hold_out(groups, lambda size: size // 2, torch.Generator())
     >>> len(train), len(test), torch.cat([train, test]).sort().values.tolist()
     (3, 3, [0, 1, 2, 3, 4, 5])
     """
@@ -78,14 +86,18 @@ def hold_out(groups: Tensor, held: Callable[[int], int], generator: torch.Genera
     shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
     grouped = shuffled[groups[shuffled].argsort(stable=True)]
     position = torch.arange(len(groups), device="cpu") - (sizes.cumsum(0) - sizes)[groups[grouped]]
-    is_test = position < torch.tensor([held(size) for size in sizes.tolist()], device="cpu")[groups[grouped]]
+    counts = torch.tensor([held(size) for size in sizes.tolist()], device="cpu")
+    is_test = position < counts[groups[grouped]]
     if not is_test.any():
-        raise ValueError(f"test_share must be larger, found no test example in groups of at most {int(sizes.max())}")
+        found = f"no test example in groups of at most {int(sizes.max())}"
+        raise ValueError(f"test_share must be larger, found {found}")
     return grouped[~is_test].sort().values, grouped[is_test].sort().values
 
 
 def as_share(name: str, value: float) -> Fraction:
-    """A share as the decimal number that it was written as: 0.1 of 10 is 1, without rounding errors.
+    """Convert a share to the decimal fraction that it is written as.
+
+    Products with it are exact: in floating point, ``int(0.29 * 100)`` is 28.
 
     >>> from equipoise.data.dataset import as_share
     >>> as_share("test_share", 0.1)
@@ -98,7 +110,8 @@ def as_share(name: str, value: float) -> Fraction:
 
 def _check_inputs(name: str, x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dtype != torch.float32 or x.dim() < 2 or not len(x):
-        raise ValueError(f"{name} must be float32 of shape (N, *features) with N > 0, found {describe(x)}")
+        expected = "float32 of shape (N, *features) with N > 0"
+        raise ValueError(f"{name} must be {expected}, found {describe(x)}")
 
 
 def _check_answers(name: str, y: Tensor, n: int, classes: int | None) -> None:
@@ -116,12 +129,14 @@ def _check_owners(owners: Tensor, n: int) -> None:
     _check_range("owners", owners, n, "clients")
     missing = (owners.bincount() == 0).nonzero()
     if len(missing):
-        raise ValueError(f"owners must number the clients from 0 without gaps, found no example of {int(missing[0])}")
+        found = f"no example of {int(missing[0])}"
+        raise ValueError(f"owners must number the clients from 0 without gaps, found {found}")
 
 
 def _check_part(name: str, part: Tensor, n: int) -> None:
     if not isinstance(part, Tensor) or part.dtype != torch.int64 or part.dim() != 1:
-        raise ValueError(f"{name} must be int64 indices of shape (examples,), found {describe(part)}")
+        expected = "int64 indices of shape (examples,)"
+        raise ValueError(f"{name} must be {expected}, found {describe(part)}")
     _check_range(name, part, n, "indices")
 
 

@@ -1,11 +1,12 @@
-"""Who trains on what: ways to divide the training examples between clients.
+"""Partitions of the training examples between clients.
 
-Every partition returns one tensor of indices per client, ascending, int64, on the CPU; together they hold every example
-exactly once. The same arguments give the same parts, and torch's global generator is neither used nor changed.
+Each partition returns one tensor of indices per client: ascending, int64, on the CPU. Together
+they hold each example exactly once. Equal arguments give equal parts. The global generator of
+torch is neither used nor changed.
 
-All of them take the same options. ``seed`` decides what is random. A client that would have fewer than ``least``
-examples is an error; with ``too_little="top_up"`` it is given random ones of whoever has most at that moment, just
-enough to have ``least``, whatever their labels.
+All partitions have the same options. ``seed`` determines the random choices. A client with fewer
+than ``minimum`` examples is an error. With ``too_little="top_up"`` it gets random examples instead,
+from the client that has most at that moment, regardless of their labels.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from equipoise.data._labels import answers_of, labels_of, owners_of
 from equipoise.data.dataset import Dataset
 
 
-def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_little: TooLittle = "error") -> Parts:
-    """Divide the examples at random, whatever their labels; the sizes of any two clients differ by at most one.
+def iid(
+    data: Dataset | Tensor,
+    n: int,
+    *,
+    seed: int = 0,
+    minimum: int = 1,
+    too_little: TooLittle = "error",
+) -> Parts:
+    """Divide the examples at random; the sizes of any two clients differ by at most one.
 
     Args:
         data: the dataset, or its labels ``(N,)`` or targets.
-        n: how many clients.
-        seed: decides who gets which examples.
-        least: how many examples a client must have.
+        n: the number of clients.
+        seed: determines the assignment.
+        minimum: the number of examples that each client must have.
         too_little: ``"error"``, or ``"top_up"``.
 
     >>> from equipoise.data.partitions import iid
@@ -41,7 +49,7 @@ def iid(data: Dataset | Tensor, n: int, *, seed: int = 0, least: int = 1, too_li
     check_count("n", n, 1)
     generator = stream(seed, "iid")
     clients = torch.randperm(len(answers_of(data)), generator=generator, device="cpu") % n
-    return parts_of(clients, n, least, too_little, generator)
+    return parts_of(clients, n, minimum, too_little, generator)
 
 
 def by_group(
@@ -50,27 +58,30 @@ def by_group(
     p: float = 0.8,
     *,
     seed: int = 0,
-    least: int = 1,
+    minimum: int = 1,
     too_little: TooLittle = "error",
 ) -> Parts:
-    r"""Divide the clients into one group per class, and give an example to the group of its class with probability p.
+    r"""Give an example to the group of clients for its class with probability p.
 
-    .. math:: P(\text{group} = g \mid y) = p \text{ if } g = y, \text{ otherwise } \frac{1 - p}{z - 1}
+    .. math::
 
-    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX Security 2020; with
-    p = 0.8 it is the default of the BALANCE paper. ``p = 1 / z`` for ``z`` classes is IID, ``p = 1`` separates the
-    classes. Inside a group the examples are divided evenly at random, so that sizes differ by at most one.
+        P(\text{group} = g \mid y) = p \text{ if } g = y, \text{ otherwise } \frac{1 - p}{z - 1}
 
-    Client k is in group ``k % z``, and in the end the clients are renumbered at random. If n is not a multiple of ``z``
-    some groups have one client fewer, whose parts are larger. If there are fewer clients than classes, a client
-    stands for several groups: group g belongs to client ``g % n``.
+    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX
+    Security 2020. With p = 0.8 it is the default of the BALANCE paper. For ``z`` classes, ``p = 1
+    / z`` is IID, and ``p = 1`` separates the classes. A group divides its examples evenly at
+    random: sizes differ by at most one.
+
+    Client k is in group ``k % z``; finally, the clients are renumbered at random. If n is not a
+    multiple of ``z``, some groups have one client fewer, whose parts are larger. If there are fewer
+    clients than classes, group g belongs to client ``g % n``.
 
     Args:
         data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
-        n: how many clients.
+        n: the number of clients.
         p: the probability that an example goes to the group of its class, from 0 to 1.
-        seed: decides who gets which examples.
-        least: how many examples a client must have.
+        seed: determines the assignment.
+        minimum: the number of examples that each client must have.
         too_little: ``"error"``, or ``"top_up"``.
 
     >>> from equipoise.data.partitions import by_group
@@ -89,7 +100,7 @@ def by_group(
     turn = random_ranks(groups, generator) % members[groups]
     clients = (groups + turn * classes) % n
     renumbered = torch.randperm(n, generator=generator, device="cpu")
-    return parts_of(renumbered[clients], n, least, too_little, generator)
+    return parts_of(renumbered[clients], n, minimum, too_little, generator)
 
 
 def by_classes(
@@ -98,27 +109,27 @@ def by_classes(
     classes_each: int = 3,
     *,
     seed: int = 0,
-    least: int = 1,
+    minimum: int = 1,
     too_little: TooLittle = "error",
 ) -> Parts:
-    r"""Give every client the examples of a few classes only.
+    r"""Give each client examples of a few classes.
 
     Of ``z`` classes, client k holds ``c = classes_each`` consecutive ones,
 
     .. math:: ck, \; ck + 1, \; \ldots, \; ck + c - 1 \pmod z
 
-    and the examples of a class are divided evenly at random between the clients that hold it. This is the extreme
-    case of the BALANCE paper (Fang et al., CCS 2024, section 7), where client 1 has the digits 0 to 2, client 2 has
-    3 to 5, and so on; after McMahan et al., AISTATS 2017.
+    and the examples of a class are divided evenly at random between its clients. This is the
+    extreme case of the BALANCE paper (Fang et al., CCS 2024, section 7), where client 1 has the
+    digits 0 to 2, client 2 has 3 to 5, and so on; after McMahan et al., AISTATS 2017.
 
-    Every class must be held by somebody: it takes at least ``z / c`` clients.
+    Each class needs a client, so n must be at least ``z / c``.
 
     Args:
         data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
-        n: how many clients.
-        classes_each: how many classes a client holds.
-        seed: decides who gets which examples of a class.
-        least: how many examples a client must have.
+        n: the number of clients.
+        classes_each: the number of classes per client.
+        seed: determines the assignment within a class.
+        minimum: the number of examples that each client must have.
         too_little: ``"error"``, or ``"top_up"``, which may give a client examples of other classes.
 
     >>> from equipoise.data.partitions import by_classes
@@ -133,13 +144,13 @@ def by_classes(
     if places < classes:
         needed = math.ceil(classes / classes_each)
         raise ValueError(
-            f"n must be at least {needed} for {classes} classes, {classes_each} of them each, found {n}:"
-            f" nobody would hold class {places}"
+            f"n must be at least {needed} for {classes} classes, {classes_each} of them each,"
+            f" found {n}: no client would hold class {places}"
         )
     generator = stream(seed, "by_classes")
     turn = random_ranks(labels, generator) % places_of_each(classes, places)[labels]
     clients = (labels + turn * classes) // classes_each
-    return parts_of(clients, n, least, too_little, generator)
+    return parts_of(clients, n, minimum, too_little, generator)
 
 
 def dirichlet(
@@ -148,27 +159,30 @@ def dirichlet(
     concentration: float = 0.5,
     *,
     seed: int = 0,
-    least: int = 1,
+    minimum: int = 1,
     too_little: TooLittle = "error",
 ) -> Parts:
-    r"""Divide every class between the clients in random proportions.
+    r"""Divide each class between the clients in random proportions.
 
-    .. math:: (q_{y1}, \ldots, q_{yn}) \sim \mathrm{Dirichlet}(\mathrm{concentration}, \ldots, \mathrm{concentration})
+    .. math::
 
-    for each class y, of whose examples client k gets the fraction :math:`q_{yk}`, rounded up or down at random so that
-    nobody gains by it. The larger the concentration, the more even; the smaller, the fewer clients share a class, and
-    the more are left with too little.
+        (q_{y1}, \ldots, q_{yn})
+        \sim \mathrm{Dirichlet}(\mathrm{concentration}, \ldots, \mathrm{concentration})
 
-    Yurochkin et al., *Bayesian Nonparametric Federated Learning of Neural Networks*, ICML 2019. Hsu et al., *Measuring
-    the Effects of Non-Identical Data Distribution for Federated Visual Classification*, 2019, draw proportions of
-    classes for each client instead.
+    for each class y. Client k gets the fraction :math:`q_{yk}` of its examples, rounded up or down
+    at random without bias. A large concentration is nearly even. With a small one, few clients
+    share a class, and many have too few examples.
+
+    Yurochkin et al., *Bayesian Nonparametric Federated Learning of Neural Networks*, ICML 2019. Hsu
+    et al., *Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification*, 2019, draw proportions of classes for each client instead.
 
     Args:
         data: the dataset, or its labels ``(N,)``; classes then run from 0 to the largest label.
-        n: how many clients.
+        n: the number of clients.
         concentration: above 0.
-        seed: decides the proportions, and who gets which examples of a class.
-        least: how many examples a client must have.
+        seed: determines the proportions and the assignment.
+        minimum: the number of examples that each client must have.
         too_little: ``"error"``, or ``"top_up"``.
 
     >>> from equipoise.data.partitions import dirichlet
@@ -181,26 +195,35 @@ def dirichlet(
     labels, classes = labels_of(data, "dirichlet")
     check_count("n", n, 1)
     if not isinstance(concentration, Real) or not 0 < concentration <= 1e100:
-        raise ValueError(f"concentration must be above 0 and at most 1e100, found {concentration!r}")
+        raise ValueError(
+            f"concentration must be above 0 and at most 1e100, found {concentration!r}"
+        )
     generator = stream(seed, "dirichlet")
-    # Torch has no Dirichlet distribution that takes a generator; numpy's is right for tiny concentrations, too.
+    # Torch's Dirichlet distribution takes no generator. Numpy's is also correct for tiny
+    # concentrations, where normalized gamma variates underflow to 0 / 0.
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device="cpu")))
     shares = torch.from_numpy(rng.dirichlet(np.full(n, float(concentration)), classes))
-    # An example's place in its class, between 0 and 1, falls into the share of one client. All classes are looked up at
-    # once: the shares of class y are laid out from y to y + 1.
-    place = (random_ranks(labels, generator) + _beginnings(classes, generator)[labels]) / labels.bincount()[labels]
+    # The position of an example in its class, in [0, 1), falls into the share of one client. One
+    # search serves all classes: the shares of class y cover [y, y + 1).
+    ranks = random_ranks(labels, generator) + _offsets(classes, generator)[labels]
+    place = ranks / labels.bincount()[labels]
     ends = shares.cumsum(1) + torch.arange(classes, device="cpu")[:, None]
     clients = torch.searchsorted(ends.flatten(), labels + place, right=True) - labels * n
-    return parts_of(clients.clamp(0, n - 1), n, least, too_little, generator)  # the ends of a class are rounded, too
+    # Shares may sum to slightly less than 1: the last example of a class can land beyond client n
+    # - 1.
+    return parts_of(clients.clamp(0, n - 1), n, minimum, too_little, generator)
 
 
-def _beginnings(classes: int, generator: torch.Generator) -> Tensor:
-    """(classes,) uniform numbers in [0, 1), spread evenly, in random order: where the examples of each class begin.
+def _offsets(classes: int, generator: torch.Generator) -> Tensor:
+    """Draw the position (classes,) of the first example of each class, in [0, 1).
 
-    If all began at 1/2, the same clients would gain by rounding in every class.
+    They are evenly spaced, in random order. With 1/2 for all classes, rounding would favor the same
+    clients in each class.
     """
     order = torch.randperm(classes, generator=generator, device="cpu")
-    return (order + torch.rand((), generator=generator, dtype=torch.float64, device="cpu")) / classes
+    return (
+        order + torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
+    ) / classes
 
 
 def by_client(
@@ -208,19 +231,20 @@ def by_client(
     n: int | None = None,
     *,
     seed: int = 0,
-    least: int = 1,
+    minimum: int = 1,
     too_little: TooLittle = "error",
 ) -> Parts:
-    """Give every example to the client that it was collected from.
+    """Give each example to the client that it was collected from.
 
-    Client k is owner k of the data. With fewer clients than owners, owners are merged at random, so that the numbers
-    of owners of any two clients differ by at most one. More clients than owners are an error.
+    Client k is owner k of the data. With fewer clients than owners, owners are merged at random:
+    the numbers of owners of any two clients differ by at most one. More clients than owners are an
+    error.
 
     Args:
         data: a dataset with owners, or the owners ``(N,)`` of its examples.
-        n: how many clients; None for one per owner.
-        seed: decides which owners are merged.
-        least: how many examples a client must have.
+        n: the number of clients; None for one per owner.
+        seed: determines which owners are merged.
+        minimum: the number of examples that each client must have.
         too_little: ``"error"``, or ``"top_up"``.
 
     >>> from equipoise.data.partitions import by_client
@@ -236,10 +260,11 @@ def by_client(
     check_count("n", n, 1)
     if n > count:
         raise ValueError(
-            f"n must be at most the number of owners, {count}, found {n}; others, such as iid, can make more"
+            f"n must be at most the number of owners, {count}, found {n};"
+            " other partitions, such as iid, have no such limit"
         )
     generator = stream(seed, "by_client")
     renumbered = torch.arange(n, device="cpu")
     if n < count:
         renumbered = torch.randperm(count, generator=generator, device="cpu") % n
-    return parts_of(renumbered[owners], n, least, too_little, generator)
+    return parts_of(renumbered[owners], n, minimum, too_little, generator)

@@ -1,0 +1,350 @@
+"""The scripts: goals, tables, pictures and exit codes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import attacks as attack_times
+from benchmarks import goals, kernels, peers, picture, scale, tables, workloads
+from benchmarks import rounds as round_times
+from benchmarks.racing import Row
+from benchmarks.results import Results, save
+from benchmarks.scale import ScaleRow
+from benchmarks.workloads import RULES, WORKLOADS, Workload
+from equipoise.kernels import native
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux only"
+)
+
+
+def tiny(*arguments: str) -> list[str]:
+    return ["--repeats", "1", "--naive-seconds", "0.001", *arguments]
+
+
+def test_kernels_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernels, "SCALE", (workloads.sized("40x4x40"),))
+    monkeypatch.setattr(
+        scale, "compared", lambda large: dict.fromkeys(("large", "reference", "same_d"), large)
+    )
+    file = tmp_path / "results.json"
+    small = tiny(
+        "--workloads",
+        "8x4x60",
+        "1x5x60",
+        "scale",
+        "--threads",
+        "1",
+        "2",
+        "--skip-memory",
+        "--markdown",
+    )
+    assert kernels.main([*small, "--json", str(file)]) == 0
+    printed, stored = capsys.readouterr().out, json.loads(file.read_text())
+    assert [(row["workload"], row["rule"]) for row in stored["rows"]] == [
+        (workload, rule) for workload in ("8x4x60", "1x5x60") for rule in RULES
+    ]
+    assert all(
+        row["ms"][threads].keys() >= {"copy", "torch", "naive"}
+        for row in stored["rows"]
+        for threads in "12"
+    )
+    assert all(printed.count(f"\n{rule} ") == 4 + (rule in scale.SCALE_RULES) for rule in RULES)
+    assert [row["rule"] for row in stored["scale"]] == list(scale.SCALE_RULES)
+    assert "\n| rule | 8x4x60 | 1x5x60 |\n|---|---:|---:|\n| `FedAvg` | " in printed
+    assert "\n| 40x4x40 | `FedAvg` | " in printed
+
+
+@needs_proc
+def test_kernels_script_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also measures memory, in a process of its own."""
+    file = tmp_path / "results.json"
+    arguments = tiny("--workloads", "6x3x50", "--json", str(file), "--resume", "--rules", "Median")
+    kernels.main(arguments)
+    stored = json.loads(file.read_text())
+    assert 0 <= stored["rows"][0]["memory_mib"] < goals.MOST_MIB
+    stored["rows"][0]["ms"]["1"] |= {"native": 123456.0, "torch": 123456.0}
+    file.write_text(json.dumps(stored))
+    capsys.readouterr()
+    kernels.main(arguments)
+    assert "123456.0" in capsys.readouterr().out
+    with pytest.raises(
+        ValueError, match=r"--resume needs the settings of .*'repeats': 1.* found .*'repeats': 2"
+    ):
+        kernels.main([*arguments, "--repeats", "2"])
+
+
+def test_without_peers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(peers, "package_folder", lambda name: None)
+    peers.byzfl_aggregators.cache_clear()
+    peers.flower_aggregates.cache_clear()
+    kernels.main(tiny("--workloads", "6x3x50", "--rules", "Median", "--skip-memory"))
+    peers.byzfl_aggregators.cache_clear()
+    peers.flower_aggregates.cache_clear()
+    printed = capsys.readouterr().out
+    assert "byzfl is not installed" in printed
+    assert "flwr is not installed" in printed
+
+
+def test_without_the_native_library(capsys: pytest.CaptureFixture[str]) -> None:
+    with native.disabled():
+        kernels.main(
+            tiny("--workloads", "6x3x50", "--rules", "Median", "--skip-memory", "--markdown")
+        )
+    printed = capsys.readouterr().out
+    assert "the native library is not used" in printed
+    assert "`torch` as a multiple" in printed
+    assert "`native` as a multiple" not in printed
+
+
+def measured(growth: float = 1.0, mib: float = 5.0, two: float = 0.5, **ms: float) -> Results:
+    """Results that meet all goals, unless told otherwise."""
+    times = {"copy": 1.0, "native": 1.0, "naive": 1000.0, "byzfl": 2000.0, **ms}
+    rows = [
+        Row(w, rule, {"1": times, "2": {"native": two}}, memory_mib=mib)
+        for w in WORKLOADS
+        for rule in RULES
+    ]
+    many = [
+        ScaleRow(w.name, rule, growth, 1.0, 0.1, mib)
+        for w in scale.SCALE
+        for rule in scale.SCALE_RULES
+    ]
+    return Results({}, rows, many)
+
+
+CASES = len(WORKLOADS) * len(RULES)
+
+
+SCALES = len(scale.SCALE) * len(scale.SCALE_RULES)
+
+
+LARGE = len(goals.LARGER_THAN_CACHE) * len(RULES)
+
+
+GOALS = len(goals.COPIES) + len(goals.NAIVE) + len(goals.BYZFL) + LARGE + CASES + 2 * SCALES
+
+
+@pytest.mark.parametrize(
+    ("results", "missed"),
+    [
+        (measured(), 0),
+        (measured(copy=1 / 1.19), 0),
+        (measured(copy=1 / 1.21), 2),  # median and trimmed mean for one client
+        (measured(copy=1 / 6.01), len(goals.COPIES)),
+        (measured(naive=99.0), 2),  # median and trimmed mean on the complete graph
+        (measured(naive=0.96), 8),
+        (measured(naive=0.94), CASES),
+        (measured(byzfl=1499.0), 2),  # median and trimmed mean on the complete graph
+        (measured(byzfl=9.0), len(goals.BYZFL)),
+        (measured(two=1 / 1.61), 0),
+        (measured(two=1 / 1.59), LARGE),
+        (measured(mib=256.5), CASES + SCALES),
+        (measured(growth=1.49), 0),
+        (measured(growth=1.51), SCALES),
+    ],
+)
+def test_goals(results: Results, missed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert goals.report_goals(results) == (missed == 0)
+    assert (
+        f"goals: {GOALS - missed} met, {missed} missed, 0 not measured" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "case", "bar"),
+    [
+        (goals.COPIES, ("1", "FedAvg"), 2),
+        (goals.COPIES, ("5", "FedAvg"), 2.2),
+        (goals.COPIES, ("3", "UBAR"), 3.5),
+        (goals.COPIES, ("4", "SCClip"), 5),
+        (goals.COPIES, ("3", "Krum"), 6),
+        (goals.COPIES, ("2", "Median"), 4),
+        (goals.COPIES, ("3", "TrimmedMean"), 2.8),
+        (goals.BYZFL, ("2", "Krum"), 200),
+        (goals.BYZFL, ("1", "Median"), 150),
+        (goals.NAIVE, ("1", "Balance"), 5),
+        (goals.NAIVE, ("5", "FLTrust"), 0.95),
+    ],
+)
+def test_bars(table: goals.Bars, case: tuple[str, str], bar: float) -> None:
+    assert table[case] == bar
+
+
+def test_missed_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    goals.report_goals(measured(copy=0.1, naive=20.0, byzfl=20.0, mib=300.0, growth=6.0, two=0.8))
+    printed = capsys.readouterr().out
+    assert "missed: workload 5, Krum, native/copy: wanted <= 1.5, found 10\n" in printed
+    assert "missed: workload 4, Median, naive/ours: wanted >= 100, found 20\n" in printed
+    assert "missed: workload 2, Krum, byzfl/native: wanted >= 200, found 20\n" in printed
+    assert "missed: workload 2, Krum, two threads: wanted >= 1.6, found 1.25\n" in printed
+    assert "missed: workload 5, Krum, MiB: wanted <= 256, found 300\n" in printed
+    where = "scale 100000x10x1000, Krum, time per edge and parameter / workload 3"
+    assert f"missed: {where}: wanted <= 1.5, found 6\n" in printed
+
+
+def test_unmeasured_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert goals.report_goals(Results({}))
+    assert f"goals: 0 met, 0 missed, {GOALS} not measured" in capsys.readouterr().out
+
+
+def test_exit_code_of_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORKLOADS, "1", Workload("1", 6, 3, 50))
+    monkeypatch.setitem(goals.NAIVE, ("1", "FedAvg"), 1e9)
+    arguments = tiny("--workloads", "1", "--rules", "FedAvg", "--skip-memory")
+    assert kernels.main([*arguments, "--goals"]) == 1
+    assert kernels.main(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--workloads", "6"],
+            "expected 1, 2, 3, 4, 5, scale or clients x neighbours x parameters, found 6",
+        ),
+        (["--goals", "--threads", "2", "4"], "--goals need one thread among --threads, found 2 4"),
+        (["--resume"], "--resume needs --json FILE"),
+    ],
+)
+def test_bad_arguments(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        kernels.parse(arguments)  # not main: if this does not fail, nothing is to be measured
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.954, "0.95"),
+        (9.99, "9.99"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+    ],
+)
+def test_three_digits(value: float | None, text: str) -> None:
+    assert tables.number(value) == text
+
+
+def test_markdown_shows_misses() -> None:
+    results = measured(copy=0.4, growth=2.0)
+    results.settings["threads"] = [1, 2]
+    printed = tables.markdown(results)
+    assert (
+        "| `Median` | **2.50** (2) | 2.50 (4) | 2.50 (2.8) | 2.50 (3.5) | **2.50** (1.2) |\n"
+        in printed
+    )
+    assert "| `Krum` | 2,000 (60) | 2,000 (200) | 2,000 | 2,000 | 2,000 |\n" in printed
+    assert "| `FedAvg` | 2.00 | 2.00 (1.6) | 2.00 (1.6) | 2.00 (1.6) | 2.00 (1.6) |\n" in printed
+    assert "| 10000x10x20000 | `Krum` | 2.000 | 1.000 | **2.00** (1.5) | 0.100 | 5 |" in printed
+    assert "Flower" not in printed  # was not measured
+
+
+def drawn(tmp_path: Path, results: Results) -> str:
+    save(results, tmp_path / "results.json")
+    picture.main(["--json", str(tmp_path / "results.json"), "--out", str(tmp_path / "picture.svg")])
+    return (tmp_path / "picture.svg").read_text()
+
+
+def test_picture_is_deterministic(tmp_path: Path) -> None:
+    first = drawn(tmp_path, measured())
+    assert first.startswith("<?xml")
+    assert drawn(tmp_path, measured()) == first
+    assert drawn(tmp_path, measured(byzfl=500.0)) != first
+
+
+def test_picture_shows_goals() -> None:
+    results = measured(copy=0.5, naive=30.0)
+    axes = picture.picture(results).axes
+    shown = {points.get_label(): points.get_offsets() for points in axes[0].collections}
+    assert [x for x, _ in shown["equipoise, native"]] == [2.0] * len(RULES)
+    assert [x for x, _ in shown["loop in plain torch"]] == [60.0] * len(RULES)
+    assert len(shown["equipoise, torch"]) == 0
+    goal = dict(zip(RULES, [math.nan] * len(RULES), strict=True)) | {
+        results.rules[int(y)]: x for x, y in shown["goal for native"]
+    }
+    assert (goal["FedAvg"], goal["Krum"], goal["Median"]) == (2.0, 2.5, 2.0)
+    assert math.isnan(goal["BalanceMedian"])
+    assert axes[4].get_title("left") == "5: 1 client that hears 10, d = 11,000,000"
+
+
+def test_attacks_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ["--clients", "10", "--degree", "4", "--parameters", "800", "--repeats", "1"]
+    attack_times.main([*small, "--json", str(tmp_path / "times.json")])
+    printed = capsys.readouterr().out
+    assert all(f"| {name} |" in printed for name in attack_times.ATTACKS | attack_times.SEARCHES)
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert {what for found in times.values() for what in found} == {
+        "forge",
+        "aggregate",
+        "aggregate benign",
+    }
+
+
+def test_slow_attacks() -> None:
+    times = {"LIE": {"forge": 2.0, "aggregate": 1.9}, "IPM": {"forge": 1.0, "aggregate": 1.9}}
+    assert attack_times.too_slow(times) == ["LIE"]
+    search = {"forge": 2.0, "aggregate": 1.9 / attack_times.MOST}
+    assert attack_times.too_slow({"Adaptive": search}) == ["Adaptive"]
+
+
+def test_rounds_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = [
+        "--rules",
+        "FedAvg",
+        "--sizes",
+        "30",
+        "--features",
+        "4",
+        "--classes",
+        "2",
+        "--rounds",
+        "1",
+    ]
+    round_times.main([*few, "--json", str(tmp_path / "times.json")])
+    printed = capsys.readouterr().out
+    assert "| FedAvg |" in printed
+    assert "| 30 | 10 |" in printed
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert set(times["phases"]["FedAvg"]) == set(round_times.PHASES)
+    assert times["scale"]["30"]["seconds"] > 0
+
+
+def test_shares_of_a_round() -> None:
+    seconds = {"train": 3.0, "aggregate": 0.4, "mix": 0.6}
+    assert round_times.overhead(seconds) == 0.25
+    assert round_times.aggregating(seconds) == 0.1
+
+
+def test_slow_rules() -> None:
+    slow, quick = {"train": 0.96, "aggregate": 0.04}, {"train": 0.98, "aggregate": 0.02}
+    times = {
+        "FedAvg": {"train": 0.8, "aggregate": 0.0, "mix": 0.2},
+        "Median": slow,
+        "Krum": quick,
+        "UBAR": slow,
+    }
+    missed = {
+        "All but training above 15 %": ["FedAvg"],
+        "Aggregation not below 3 %, UBAR and LEARN exempt": ["Median"],
+    }
+    assert round_times.too_slow(times | {"LEARN": slow}, threads=1) == missed
+    assert list(round_times.too_slow(times, threads=2).values()) == [["FedAvg"]]
+
+
+def test_exit_code_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        round_times,
+        "phase_table",
+        lambda rules, rounds: {"Median": {"train": 1.0, "aggregate": share}},
+    )
+    for share, code in ((0.1, 1), (0.01, 0)):  # noqa: B007
+        assert round_times.main(["--sizes"]) == code
