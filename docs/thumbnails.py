@@ -69,7 +69,7 @@ def limits(figure):
     """How far a message may be away, for some gamma and kappa."""
     ax, progress = figure.subplots(), torch.linspace(0, 1, 50)
     for i, (gamma, kappa) in enumerate(((0.3, 0), (0.3, 1), (0.3, 4), (0.1, 1))):
-        style = {"color": eq.plots.COLOURS[i], "marker": eq.plots.MARKERS[i], "markevery": (4 * i, 16), "markersize": 4}
+        style = {"color": eq.plots.COLORS[i], "marker": eq.plots.MARKERS[i], "markevery": (4 * i, 16), "markersize": 4}
         ax.plot(progress, [gamma * math.exp(-kappa * x) for x in progress.tolist()], **style)
     ax.set(ylim=(0, 0.33), xticks=[], yticks=[])
     ax.spines[["top", "right"]].set_visible(False)

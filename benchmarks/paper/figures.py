@@ -64,7 +64,7 @@ def _panel(ax: Axes, table: Table, found: list[Cell]) -> None:
     for i, rule in enumerate(dict.fromkeys(cell.setting.rule for cell in found)):
         chosen = [cell for cell in found if cell.setting.rule == rule]
         places = [columns.index(cell.column) for cell in chosen]
-        style: dict[str, Any] = {"color": plots.COLOURS[i % len(plots.COLOURS)], "markersize": 3, "linewidth": 1}
+        style: dict[str, Any] = {"color": plots.COLORS[i % len(plots.COLORS)], "markersize": 3, "linewidth": 1}
         ax.plot(places, [min(cell.ours[0], 1.0) for cell in chosen], STYLES[i % len(STYLES)], label=rule, **style)
     names = [name.removeprefix("p=").removeprefix("regular-") for name in columns]
     ax.set_xticks(range(len(columns)), names, fontsize=6)

@@ -176,7 +176,7 @@ def draw(found: dict[str, Any]) -> Any:
     for i, (attack, one) in enumerate(found["attacks"].items()):
         style: dict[str, Any] = {
             "linestyle": styles[i % 4],
-            "color": plots.COLOURS[i % len(plots.COLOURS)],
+            "color": plots.COLORS[i % len(plots.COLORS)],
             "linewidth": 1,
         }
         ax.plot(one["excess"], label="no attack" if attack == "No" else attack, **style)

@@ -1,4 +1,4 @@
-"""What is sent, and how long it takes."""
+"""Bytes sent and aggregation time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from equipoise.simulation import History
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1}
 
-def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
-    r"""What a client sends in a round, and how long aggregation takes for all clients: a bar for each history.
 
-    A scale is logarithmic if its bars span two decades.
+def cost_bars(
+    histories: Mapping[str, History], axes: tuple[Axes, Axes] | None = None
+) -> tuple[Axes, Axes]:
+    r"""Plot two bars per history: bytes sent per client, and aggregation time of all clients.
+
+    Both are per round. A scale is logarithmic if its bars span two decades.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -37,48 +42,46 @@ def cost_bars(histories: Mapping[str, History], axes: tuple[Axes, Axes] | None =
         _, axes = pyplot().subplots(1, 2, figsize=size, sharey=True, layout="constrained")
     sent, took = _check_pair(axes)
     summaries = [history.summary() for history in histories.values()]
-    values = [summary.get("bytes", math.nan) for summary in summaries]
-    _bars(sent, names, values, {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}, "sent per client\nand round")
-    values = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
-    _bars(took, names, values, {"µs": 1e-6, "ms": 1e-3, "s": 1}, "aggregation\nper round")
+    sizes = [summary.get("bytes", math.nan) for summary in summaries]
+    _draw_bars(sent, names, sizes, BYTES, "sent per client\nand round")
+    times = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
+    _draw_bars(took, names, times, SECONDS, "aggregation\nper round")
     took.tick_params(labelleft=False)
     return sent, took
 
 
 def _check_pair(axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
-    """Raise unless ``axes`` are two; ``axes_for`` checks each of them."""
+    """Raise unless ``axes`` has two elements; ``axes_for`` checks each of them."""
     if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
         raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
     sent, took = axes
     return sent, took
 
 
-def _bars(ax: Axes, names: list[str], values: list[float], units: Mapping[str, float], label: str) -> None:
-    """Horizontal bars with their values beside them, in the largest unit in which the longest is at least 1."""
+def _draw_bars(
+    ax: Axes, names: list[str], values: list[float], units: Mapping[str, float], label: str
+) -> None:
+    """Draw horizontal bars with their values beside them."""
     axes_for(ax, 0)
     known = [x for x in values if math.isfinite(x) and x > 0] or [1.0]
-    unit = _unit(units, max(known))
-    lengths = [x / units[unit] if math.isfinite(x) else 0.0 for x in values]
+    # The largest unit in which the longest bar is at least 1. Both tables of units are ascending.
+    unit = [unit for unit in units if units[unit] <= max(known)][-1:] or [*units][:1]
+    scale = units[unit[0]]
+    lengths = [x / scale if math.isfinite(x) else 0.0 for x in values]
     ax.barh(range(len(names)), lengths, height=0.7, color=BENIGN)
-    _set_width(ax, min(known) / units[unit], max(known) / units[unit])
+    _set_width(ax, min(known) / scale, max(known) / scale)
     for row, (length, value) in enumerate(zip(lengths, values, strict=True)):
-        place = (max(length, ax.get_xlim()[0]), row)
-        text = "n/a" if math.isnan(value) else short(value / units[unit])
-        ax.annotate(text, place, (2, 0), textcoords="offset points", fontsize=6, va="center")
+        end = (max(length, ax.get_xlim()[0]), row)
+        text = "n/a" if math.isnan(value) else short(value / scale)
+        ax.annotate(text, end, (2, 0), textcoords="offset points", fontsize=6, va="center")
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0, labelsize=7 if max(map(len, names)) <= 20 else 6)
-    ax.set_xlabel(f"{label} ({unit})", fontsize=7, labelpad=2)
-
-
-def _unit(units: Mapping[str, float], longest: float) -> str:
-    """The largest unit that is not larger than the longest value, or else the smallest one."""
-    fitting = [unit for unit in units if units[unit] <= longest]
-    return max(fitting, key=units.__getitem__) if fitting else min(units, key=units.__getitem__)
+    ax.set_xlabel(f"{label} ({unit[0]})", fontsize=7, labelpad=2)
 
 
 def _set_width(ax: Axes, low: float, high: float) -> None:
-    """Room for bars from ``low`` to ``high`` and for the numbers beside them."""
+    """Make room for bars from ``low`` to ``high``, and for the numbers beside them."""
     if high >= 100 * low:
         ax.set_xscale("log")
         ax.set_xlim(low / 2, high * (high / low) ** 0.6)
