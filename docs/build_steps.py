@@ -18,7 +18,7 @@ import equipoise.testing
 HERE = Path(__file__).parent
 NOTEBOOKS, GALLERY = HERE.parent / "examples", HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
-MODULES = ("", "attacks", "data", "metrics", "models", "plots", "testing", "types")
+MODULES = ("", "attacks", "data", "kernels", "metrics", "models", "plots", "rules", "testing", "types")
 ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)  # of examples/README.md
 INDEX = """# Examples
 
