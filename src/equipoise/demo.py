@@ -49,7 +49,7 @@ SHOWN = ("none", "Gaussian", "TrimAttack", "MinMax")
 NOTES = {
     "Alone": "local training only; a useful rule does better",
     "Gaussian": "malicious clients send noise",
-    "TrimAttack": "each parameter lies just beyond the benign range, on the wrong side",
+    "TrimAttack": "each parameter lies beyond the benign range, on the wrong side",
     "MinMax": "at most as far from benign models as these are from each other",
     "KrumAttack": "the reversed direction of Krum's choice, as far as Krum follows",
     "Dissensus": "every client is pushed away from its benign neighbors",
