@@ -104,7 +104,7 @@ class Setting:
             malicious=self.malicious,
             total=rounds,
             metrics={"error": self.error},
-            every=max(1, rounds // 25),
+            every=max(1, rounds // 25),  # about 25 points per line of the figure
             seed=self.seed,
         )
 
@@ -249,11 +249,11 @@ def draw_rounds(figure: SubFigure, results: Results) -> None:
         plots.error_over_rounds(histories, ax=ax, band=False)
         ax.set_title(rule, fontsize=8)
         ax.get_legend().remove()
-        lowest = position + columns >= len(results)
+        lowest = position + columns >= len(results)  # no panel below it
         ax.tick_params(labelbottom=lowest)
         ax.set_xlabel("round" if lowest else "")
         ax.set_ylabel("" if position % columns else "test error")
-        ax.set_ylim(0, 1.04)
+        ax.set_ylim(0, 1.04)  # the same scale in all panels, with room for markers at 1
     for ax in panels[len(results) :]:
         ax.set_axis_off()
     title = "test error of the worst benign client: one panel per rule, one line per attack"

@@ -59,7 +59,7 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
         style |= {"color": color, "linestyle": dash, "marker": marker}
         ax.plot(rounds, 100 * mean, label=side, **style)
         ax.fill_between(rounds, 100 * low, 100 * high, color=color, alpha=0.15, linewidth=0)
-    ax.set_ylim(-4, 104)
+    ax.set_ylim(-4, 104)  # markers at 0 and 100 % stay whole
     set_integer_ticks(ax)
     label_axes(ax, "round", "messages accepted (%)")
     legend_below(ax, new, band=band)

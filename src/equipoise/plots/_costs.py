@@ -63,6 +63,7 @@ def _draw_bars(
 ) -> None:
     """Draw horizontal bars with their values beside them."""
     axes_for(ax, 0)
+    # Zero and non-finite values cannot set a unit or a scale.
     known = [x for x in values if math.isfinite(x) and x > 0] or [1.0]
     # The largest unit in which the longest bar is at least 1. Both tables of units are ascending.
     unit = [unit for unit in units if units[unit] <= max(known)][-1:] or [*units][:1]
@@ -75,7 +76,8 @@ def _draw_bars(
         text = "n/a" if math.isnan(value) else short(value / scale)
         ax.annotate(text, end, (2, 0), textcoords="offset points", fontsize=6, va="center")
     ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.set_ylim(len(names) - 0.4, -0.6)  # upside down: the first history is on top
+    # Longer names need smaller letters to leave room for the bars.
     ax.tick_params(axis="y", length=0, labelsize=7 if max(map(len, names)) <= 20 else 6)
     ax.set_xlabel(f"{label} ({unit[0]})", fontsize=7, labelpad=2)
 
@@ -83,7 +85,8 @@ def _draw_bars(
 def _set_width(ax: Axes, low: float, high: float) -> None:
     """Make room for bars from ``low`` to ``high``, and for the numbers beside them."""
     if high >= 100 * low:
+        # Start below the smallest bar, which would have no length otherwise.
         ax.set_xscale("log")
         ax.set_xlim(low / 2, high * (high / low) ** 0.6)
     else:
-        ax.set_xlim(0, 1.5 * high)
+        ax.set_xlim(0, 1.5 * high)  # a third of the width for the numbers

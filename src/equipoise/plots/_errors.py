@@ -29,6 +29,7 @@ from equipoise.simulation import History
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Hatched as well as grey, so that malicious clients can be told apart in black and white.
 HATCHED: dict[str, Any] = {
     "facecolor": "#E4E4E4",
     "edgecolor": "#999999",
@@ -60,6 +61,7 @@ def error_per_client(
     [0.1, 0.2, 0.9]
     """
     check_history(history)
+    # Validate before a figure is made: an error must not leave an empty figure behind.
     values = drawable(history.per_client(metric, t))
     ax, new = axes_for(ax, 1.8)
     benign = list(history.benign)
@@ -74,7 +76,7 @@ def error_per_client(
         label = f"max. over benign: {short(worst)}"
         ax.axhline(worst, color=GREY, linewidth=0.8, linestyle="--", label=label)
     _mark_not_finite(ax, np.flatnonzero(np.isnan(values)))
-    ax.set_xlim(-0.7, history.n - 0.3)
+    ax.set_xlim(-0.7, history.n - 0.3)  # half a bar, 0.4, and a gap of 0.3 on either side
     set_integer_ticks(ax)
     label_axes(ax, "client", LABELS.get(metric, metric))
     legend_below(ax, new)
@@ -123,12 +125,14 @@ def error_over_rounds(
     check_histories(histories)
     series = {name: _over_rounds(name, history, metric) for name, history in histories.items()}
     ax, new = axes_for(ax, 1.8)
+    # More than four overlapping bands cannot be told apart.
     band = len(series) <= 4 if band is None else band
     for position, (name, (rounds, mean, worst)) in enumerate(series.items()):
         style = line_style(position, len(series), len(rounds))
         _draw_line(ax, str(name), rounds, worst, style)
         if band:
             ax.fill_between(rounds, mean, worst, color=style["color"], alpha=0.15, linewidth=0)
+    # Bands lie below their lines, so the lines determine the scale.
     set_scale(ax, np.concatenate([worst for _, _, worst in series.values()]), log)
     set_integer_ticks(ax)
     label_axes(ax, "round", f"max. {LABELS.get(metric, metric)}")
@@ -149,6 +153,7 @@ def _draw_line(ax: Axes, name: str, rounds: list[int], line: Array, style: dict[
     """Draw a line, with a cross wherever it ends because the next value cannot be drawn."""
     gone = np.isnan(line)
     ax.plot(rounds, line, label=f"{name} (diverged)" if gone.any() else name, **style)
+    # The last drawable value before each gap.
     ends = np.flatnonzero(~gone[:-1] & gone[1:])
     if len(ends):
         cross = {"color": style["color"], "markersize": 6, "markeredgewidth": 1.2}

@@ -42,7 +42,7 @@ def heatmap(
         raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
     missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
     table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
-    upright = len(attacks) > 6
+    upright = len(attacks) > 6  # slanted names of more columns would overlap
     names = [str(attack) for attack in attacks]
     height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
     ax, _ = axes_for(ax, height)
@@ -121,4 +121,5 @@ def _label_cells(ax: Axes, rules: list[str], attacks: list[str], upright: bool) 
     ax.set_xticks(np.arange(1, len(attacks)) - 0.5, minor=True)
     ax.set_yticks(np.arange(1, len(rules)) - 0.5, minor=True)
     ax.tick_params(which="minor", length=0)
+    # Minor ticks lie between the cells; their grid separates the cells.
     ax.grid(which="minor", color="white", linewidth=0.8)

@@ -81,6 +81,7 @@ def set_scale(ax: Axes, values: Array, log: bool | None) -> None:
     if log and len(positive):
         ax.set_yscale("log")
     elif (known >= 0).all():
+        # Show rates on the full scale once they are large; leave room for the highest marker.
         ax.set_ylim(0, 1.04 if 0.5 < high <= 1 else 1.08 * high or 1)
 
 
@@ -111,6 +112,7 @@ def legend_below(ax: Axes, new: bool, gap: float = 27, band: str = "", **style: 
     style |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
     style |= {"fontsize": 7, "frameon": False, "borderpad": 0, "borderaxespad": 0}
     style |= {"labelspacing": 0.3, "columnspacing": 1}
+    # The legend may exceed the axes by 10 %: their labels leave that room on the page.
     for columns in range(len(entries), 0, -1):
         legend = ax.legend(*zip(*entries, strict=True), ncols=columns, **style)
         if legend.get_window_extent().width <= 1.1 * ax.get_window_extent().width:
@@ -118,7 +120,7 @@ def legend_below(ax: Axes, new: bool, gap: float = 27, band: str = "", **style: 
     if new:
         figure: Any = ax.figure
         rows = math.ceil(len(entries) / columns)
-        figure.set_figheight(figure.get_figheight() + 0.13 * rows)
+        figure.set_figheight(figure.get_figheight() + 0.13 * rows)  # inches: a line of 7-point text
 
 
 def line_style(position: int, lines: int, points: int) -> dict[str, Any]:
