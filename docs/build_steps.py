@@ -1,4 +1,4 @@
-"""What happens around a build: pictures are drawn, notebooks are fetched, and names find their public place."""
+"""Hooks of the build: draw figures, copy notebooks, and link names to their documentation."""
 
 import inspect
 import json
@@ -16,14 +16,20 @@ import equipoise
 import equipoise.testing
 
 HERE = Path(__file__).parent
-NOTEBOOKS, GALLERY = HERE.parent / "examples", HERE / "examples"
+NOTEBOOKS = HERE.parent / "examples"
+GALLERY = HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
-MODULES = ("", "attacks", "data", "metrics", "models", "plots", "testing", "types")
-ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)  # of examples/README.md
+MODULES = (
+    *("", "attacks", "data", "kernels", "metrics"),
+    *("models", "plots", "rules", "testing", "types"),
+)
+# A row of the table in examples/README.md.
+ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)
 INDEX = """# Examples
 
-Notebooks that were run while this site was built. Each stands on its own, takes less than two minutes on two cores, and
-downloads nothing. Start with the first, or with the fourth if you have a training loop already.
+Notebooks, executed while this site was built. Each is self-contained, takes less than two minutes
+on two cores, and downloads nothing. Start with the first, or with the fourth if you already have a
+training loop.
 
 ::::{{container}} gallery two
 {cards}
@@ -36,7 +42,7 @@ downloads nothing. Start with the first, or with the fourth if you have a traini
 ```
 """
 CARD = """:::{{figure}} ../_generated/example-{number}.svg
-:alt: A drawing of what the example is about.
+:alt: Thumbnail of the example.
 :target: {page}.html
 
 **[{title}]({page}.ipynb)**<br>{text}
@@ -45,9 +51,11 @@ CARD = """:::{{figure}} ../_generated/example-{number}.svg
 
 def connect(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
-    fetch_notebooks(NOTEBOOKS, GALLERY)  # before documents are looked for
+    fetch_notebooks(NOTEBOOKS, GALLERY)  # before Sphinx collects documents
     app.connect("builder-inited", lambda app: pictures.draw_all(HERE / "_generated"))
-    app.connect("builder-inited", keep_outputs_inside, priority=900)  # after myst-nb has set its own folder
+    app.connect(
+        "builder-inited", keep_outputs_inside, priority=900
+    )  # after myst-nb has set its own folder
     app.connect("source-read", link_to_pages)
     app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", shorten_defaults)
@@ -56,36 +64,40 @@ def connect(app):
 
 
 def fetch_notebooks(source, target):
-    """Copy notebooks and the scripts that they name to where Sphinx sees them, with an index.
+    """Copy notebooks and the scripts that they name into the source folder, with an index.
 
-    Copies are not under version control, so that a notebook has one place.
+    Git ignores the copies, so that every notebook has one place.
     """
     target.mkdir(exist_ok=True)
     found = sorted(source.glob("*.ipynb"))
     for copy in target.glob("*.ipynb"):
         copy.unlink()
-    scripts = [
-        path for path in source.glob("*.py") if any(path.name in notebook.read_text("utf-8") for notebook in found)
-    ]
+    texts = [notebook.read_text("utf-8") for notebook in found]
+    scripts = [path for path in source.glob("*.py") if any(path.name in text for text in texts)]
     for path in [*found, *scripts]:
         shutil.copy(path, target)
     rows = ROW.findall((source / "README.md").read_text("utf-8"))
-    cards = [CARD.format(number=n, page=page, title=title_of(source / f"{page}.ipynb"), text=t) for page, n, t in rows]
+    cards = [
+        CARD.format(number=number, page=page, title=title_of(source / f"{page}.ipynb"), text=text)
+        for page, number, text in rows
+    ]
     (target / "index.md").write_text(INDEX.format(cards="\n".join(cards)), encoding="utf-8")
 
 
 def keep_outputs_inside(app):
-    """Save the outputs of notebooks inside the output folder of the build; myst-nb saves them beside it."""
+    """Save notebook outputs inside the output folder; myst-nb would save them beside it."""
     folder = Path(app.doctreedir) / "notebooks"
     app.env.mystnb_config = app.env.mystnb_config.copy(output_folder=str(folder))
 
 
 def title_of(notebook):
-    return json.loads(notebook.read_text("utf-8"))["cells"][0]["source"][0].removeprefix("# ").strip()
+    return (
+        json.loads(notebook.read_text("utf-8"))["cells"][0]["source"][0].removeprefix("# ").strip()
+    )
 
 
 def link_to_pages(app, docname, content):
-    """Links between files of the repository, which work there, lead to pages of the site here."""
+    """Turn links between files of the repository into links between pages of the site."""
     if docname == "benchmarks":
         app.env.note_dependency(str(BENCHMARKS))
         text = BENCHMARKS.read_text(encoding="utf-8").replace("](../docs/", "](")
@@ -94,15 +106,15 @@ def link_to_pages(app, docname, content):
 
 
 def keep_colons(app, what, name, obj, options, lines):
-    """Napoleon takes "Number of slots: the largest in-degree" for a type and a text, unless it follows a comment."""
+    """Prevent Napoleon from parsing "Number of slots: the largest in-degree" as a type."""
     if what in ("property", "attribute", "data"):
         lines[:0] = ["..", ""]
 
 
 def shorten_defaults(app, what, name, obj, options, signature, returns):
-    """Defaults like ``<factory>`` and ``<function f>`` are no Python, and garble the rest of a signature.
+    """Replace defaults like ``<factory>`` and ``<function f>``, which break the signature.
 
-    Protocols have none: they are not made.
+    Protocols get no signature, because they are not constructed.
     """
     if getattr(obj, "_is_protocol", False) and what == "class":
         return "", None
@@ -111,13 +123,13 @@ def shorten_defaults(app, what, name, obj, options, signature, returns):
 
 
 def write_math(writer, node):
-    """Formulas as MathML, which browsers draw by themselves; one that cannot be converted is an error."""
+    """Write formulas as MathML, which browsers render; a failed conversion is an error."""
     writer.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
     raise nodes.SkipNode
 
 
 def find_public_name(app, env, node, contnode):
-    """Resolve ``equipoise.inbox.Inbox``, as annotations have it, or ``Inbox``, as docstrings do, to the public name."""
+    """Resolve defining modules (in annotations) and bare names (in docstrings) to public names."""
     target = node.get("reftarget", "")
     name = public_names().get(target)
     if node.get("refdomain") != "py" or name is None or name == target:
@@ -127,23 +139,24 @@ def find_public_name(app, env, node, contnode):
 
 
 def link_names(app, doctree, docname):
-    """Make links of names in the text, such as ``Balance(kappa=0)``, ``eq.flatten`` or ``Topology.deliver``.
+    """Link names in the text, such as ``Balance(kappa=0)``, ``eq.flatten`` or ``Topology.deliver``.
 
-    In the sources they are plain code, which is easier to read and to write.
+    In the sources they are plain code, which is easier to read and write.
     """
     objects = app.env.get_domain("py").objects
     for node in list(doctree.findall(nodes.literal)):
         place = place_of(node.astext(), objects)
         if place is None or isinstance(node.parent, nodes.reference | nodes.title):
             continue
-        found, text = objects[place], nodes.literal("", node.astext())
+        found = objects[place]
+        text = nodes.literal("", node.astext())
         link = make_refnode(app.builder, docname, found.docname, found.node_id, text, place)
         link["classes"].append("name")
         node.replace_self(link)
 
 
 def place_of(code, objects):
-    """The documented object that a piece of code names, or None; a word like ``graph`` means nothing by itself."""
+    """Return the documented object that ``code`` names, or None for a plain word like ``graph``."""
     match = re.fullmatch(r"(eq\.)?((?:[a-z]+\.)?)(\w+)((?:\.\w+)?)(\(.*\))?", code)
     if match is None:
         return None
@@ -156,7 +169,7 @@ def place_of(code, objects):
 
 @cache
 def public_names():
-    """From where an object is defined, and from what it is called in a module, to what users call it."""
+    """Map the name and the defining module of each object to its public name."""
     names = {}
     for module in MODULES:
         owner = getattr(equipoise, module) if module else equipoise

@@ -1,7 +1,7 @@
-"""Settings of the site: ``python -m sphinx -W --keep-going -n -b html docs OUT``.
+"""Configure the site: ``python -m sphinx -W --keep-going -n -b html docs OUT``.
 
-Pictures and notebooks are made while building. ``EQUIPOISE_DOCS_NOTEBOOKS=off`` in the environment shows notebooks
-without running them, for a quick look; otherwise one that fails is an error.
+The build draws the figures and runs the notebooks; a notebook that fails is an error. Set
+``EQUIPOISE_DOCS_NOTEBOOKS=off`` in the environment to show notebooks without running them.
 """
 
 import os
@@ -26,7 +26,7 @@ nitpicky = True
 
 # Docstrings
 
-default_role = "py:obj"  # `Simulator` in a docstring is a link, and an error if there is no such name
+default_role = "py:obj"  # `Simulator` in a docstring is a link; unknown names are errors
 add_module_names = False
 maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
@@ -36,15 +36,20 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 
-# Other projects' names: their inventories are on the network, and the build works without it.
+EXTERNAL = (
+    *("torch", "nn", "numpy", "np", "hypothesis", "networkx", "pandas", "matplotlib"),
+    *("collections", "typing", "typing_extensions", "os", "pathlib"),
+)
+# Type aliases, whose values are in the text, and internal base classes.
+UNDOCUMENTED = (
+    *("Clients", "Init", "ModuleT", "Parts", "Received", "Rule", "Task", "TooLittle", "ValueT"),
+    *("WeightedRule", "_AlongPerturbation"),
+)
 nitpick_ignore_regex = [
-    (
-        "py:.*",
-        r"(torch|nn|numpy|np|hypothesis|networkx|pandas|matplotlib|collections|typing|typing_extensions|os|pathlib)\..*",
-    ),
+    # Inventories of other projects are on the network; the build works offline.
+    ("py:.*", rf"({'|'.join(EXTERNAL)})\..*"),
     ("py:.*", "Axes|DataFrame|Tensor"),
-    # Aliases of annotations, whose values are in the text, and base classes that nobody has to know.
-    ("py:.*", r"(.*\.)?(Clients|Init|ModuleT|Parts|Rule|Task|TooLittle|ValueT|WeightedRule|_AlongPerturbation)"),
+    ("py:.*", rf"(.*\.)?({'|'.join(UNDOCUMENTED)})"),
 ]
 
 # Markdown and notebooks
@@ -65,8 +70,8 @@ html_css_files = ["equipoise.css"]
 html_favicon = "_static/logo.svg"
 pygments_dark_style = "github-dark"
 html_copy_source = False
-html_use_index = html_domain_indices = False  # the API pages and the search do that
-html_math_renderer = "mathml"  # see build_steps: no script, no network
+html_use_index = html_domain_indices = False  # the API pages and the search replace them
+html_math_renderer = "mathml"  # see build_steps: needs no script and no network
 html_theme_options = {
     "light_logo": "logo.svg",
     "dark_logo": "logo-dark.svg",

@@ -1,4 +1,4 @@
-"""The pictures of the site, drawn while it is built. ``python docs/pictures.py`` draws them too."""
+"""Draw the figures of the site. The build calls it; so does ``python docs/pictures.py``."""
 
 from pathlib import Path
 
@@ -16,7 +16,12 @@ from benchmarks.paper.results import Store
 from benchmarks.paper.tables import TABLES
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper" / "runs"
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "equipoise", "font.family": "sans-serif", "font.size": 9}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "equipoise",
+    "font.family": "sans-serif",
+    "font.size": 9,
+}
 N = 20
 
 
@@ -33,7 +38,9 @@ def draw_all(folder):
             save(picture, folder / f"paper-{name}.svg")
         save(accepted_ball(), folder / "balance.svg")
         for name, thumbnail in thumbnails.draw(histories).items():
-            thumbnail.savefig(folder / f"{name}.svg", metadata={"Date": None})  # all of one size
+            thumbnail.savefig(
+                folder / f"{name}.svg", metadata={"Date": None}
+            )  # no tight bounding box: all have the same size
 
 
 def save(figure, path):
@@ -41,18 +48,27 @@ def save(figure, path):
 
 
 def graphs():
-    """The graphs of the BALANCE paper, each with a fifth of its clients malicious."""
+    """Return the graphs of the BALANCE paper; a fifth of the clients is malicious."""
     found = {}
     for n in (10, 20, 30, 40, 50):
         malicious = eq.draw_malicious(n, 0.2)
-        found[f"regular-{n}"] = eq.Topology.regular(n, n // 2, seed=0, malicious=malicious), malicious
+        found[f"regular-{n}"] = (
+            eq.Topology.regular(n, n // 2, seed=0, malicious=malicious),
+            malicious,
+        )
     malicious = eq.draw_malicious(N, 0.2)
     found["complete"] = eq.Topology.complete(N), malicious
     found["erdos-renyi"] = eq.Topology.erdos_renyi(N, 0.5, seed=0, malicious=malicious), malicious
-    found["small-world"] = eq.Topology.small_world(N, 10, rewire=0.3, seed=0, malicious=malicious), malicious
+    found["small-world"] = (
+        eq.Topology.small_world(N, 10, rewire=0.3, seed=0, malicious=malicious),
+        malicious,
+    )
     found["ring"] = eq.Topology.ring(N), malicious
     for femb in (0.16, 0.22, 0.32):
-        found[f"femb-{femb:g}".replace(".", "")] = eq.Topology.random_with_femb(N, femb, malicious, seed=0), malicious
+        found[f"femb-{femb:g}".replace(".", "")] = (
+            eq.Topology.random_with_femb(N, femb, malicious, seed=0),
+            malicious,
+        )
     return found
 
 
@@ -65,7 +81,7 @@ def graph(topology, malicious, legend=False):
 
 
 def train_three():
-    """Histories of three rules, while a fifth of all clients lies."""
+    """Train with three rules while a fifth of all clients is malicious."""
     digits = eq.data.digits()
     clients = digits.split(eq.data.by_group(digits, N, p=0.5))
     malicious = eq.draw_malicious(N, 0.2)
@@ -88,8 +104,9 @@ def train_three():
 
 
 def of_histories(histories):
-    """What ``eq.plots`` draws of them."""
-    plots, costs = eq.plots, Figure((3.4, 1.3), layout="constrained")
+    """Draw the histories with ``eq.plots``."""
+    plots = eq.plots
+    costs = Figure((3.4, 1.3), layout="constrained")
     plots.cost_bars(histories, costs.subplots(1, 2, sharey=True))
     return {
         "under-attack": plots.error_over_rounds(histories, ax=axes(3.4, 3.5)).figure,
@@ -104,7 +121,7 @@ def axes(width, height):
 
 
 def of_results():
-    """The paper's figures, of the results that are committed."""
+    """Draw the paper's figures from the committed results."""
     for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
         measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
         yield name, figures.lines(TABLES[name], measured)
@@ -114,7 +131,7 @@ def of_results():
 
 
 def accepted_ball():
-    """Which messages BALANCE accepts in the first and in the last round, in two dimensions."""
+    """Draw the messages that BALANCE accepts in the first and in the last round, in 2-D."""
     own = torch.tensor([3.0, 1.0])
     generator = torch.Generator().manual_seed(3)
     benign = own + 0.36 * torch.randn(9, 2, generator=generator)
@@ -125,12 +142,12 @@ def accepted_ball():
         weights = rule(own, torch.cat([benign, lies]), t=t, total=100).weights
         limit = 0.45 * float(own.norm()) * float(torch.tensor(-t / 100).exp())
         ax.add_patch(Circle(own.tolist(), limit, fill=False, linestyle="--", color="#555555"))
-        for points, colour, marker, taken in (
+        for points, color, marker, taken in (
             (benign, eq.plots.BENIGN, "o", weights[: len(benign)] > 0),
             (lies, eq.plots.MALICIOUS, "s", weights[len(benign) :] > 0),
         ):
-            ax.scatter(*points[taken].T, color=colour, marker=marker, s=36)
-            ax.scatter(*points[~taken].T, facecolors="none", edgecolors=colour, marker=marker, s=36)
+            ax.scatter(*points[taken].T, color=color, marker=marker, s=36)
+            ax.scatter(*points[~taken].T, facecolors="none", edgecolors=color, marker=marker, s=36)
         ax.plot(*own, "k+", markersize=12, markeredgewidth=2)
         ax.set_title(f"round {t} of 100", fontsize=9)
         ax.set_aspect("equal")
@@ -140,13 +157,21 @@ def accepted_ball():
 
 
 def legend():
-    """Full shapes are accepted, empty ones rejected."""
+    """Return legend entries: filled markers are accepted, hollow ones rejected."""
     shapes = {"own": ("+", "k", "k")}
-    for name, marker, colour in (("benign", "o", eq.plots.BENIGN), ("malicious", "s", eq.plots.MALICIOUS)):
-        shapes |= {f"{name}, accepted": (marker, colour, colour), f"{name}, rejected": (marker, colour, "none")}
+    for name, marker, color in (
+        ("benign", "o", eq.plots.BENIGN),
+        ("malicious", "s", eq.plots.MALICIOUS),
+    ):
+        shapes |= {
+            f"{name}, accepted": (marker, color, color),
+            f"{name}, rejected": (marker, color, "none"),
+        }
     return [
-        Line2D([], [], marker=marker, color=colour, markerfacecolor=fill, linestyle="none", label=name)
-        for name, (marker, colour, fill) in shapes.items()
+        Line2D(
+            [], [], marker=marker, color=color, markerfacecolor=fill, linestyle="none", label=name
+        )
+        for name, (marker, color, fill) in shapes.items()
     ]
 
 

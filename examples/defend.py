@@ -1,9 +1,10 @@
-"""Defend a decentralized training: twenty clients on handwritten digits, four of them malicious, several rules.
+"""Compare rules under attack: twenty clients on handwritten digits, four of them malicious.
 
     python -m pip install -c constraints.txt ".[data]"
     python examples/defend.py
 
-Prints the error of the worst benign client under every attack. 2_defend.ipynb explains it, and draws pictures.
+Prints the error of the worst benign client under every attack. 2_defend.ipynb explains it and has
+figures.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import equipoise as eq
 
 RULES = {
-    "alone": None,
+    "Alone": None,
     "FedAvg": eq.FedAvg(),
     "Krum": eq.Krum(),
     "TrimmedMean": eq.TrimmedMean(),
@@ -31,7 +32,7 @@ ATTACKS = {
 
 
 def worst_error(rule: eq.Aggregator | None, attack: eq.Attack | None, rounds: int) -> float:
-    """The error of the worst benign client after so many rounds."""
+    """Train, and return the final error of the worst benign client."""
     digits = eq.data.digits()
     clients = digits.split(eq.data.by_group(digits, 20, p=0.5))
     malicious = eq.draw_malicious(20, 0.2)
@@ -41,7 +42,7 @@ def worst_error(rule: eq.Aggregator | None, attack: eq.Attack | None, rounds: in
         trainer=eq.LocalSGD(model, cross_entropy, clients, lr=0.2, steps=2),
         topology=eq.Topology.regular(20, 10, seed=0, malicious=malicious),
         rule=rule,
-        models=eq.flatten(model).expand(20, -1),  # everybody starts from the same
+        models=eq.flatten(model).expand(20, -1),  # all clients start from the same model
         attack=attack,
         malicious=malicious,
         metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
@@ -51,7 +52,7 @@ def worst_error(rule: eq.Aggregator | None, attack: eq.Attack | None, rounds: in
 
 
 def main(rounds: int = 60) -> None:
-    torch.set_num_threads(1)  # for models as small as these, threads cost more than they give
+    torch.set_num_threads(1)  # for models this small, more threads cost time
     print(f"{'rule':12}" + "".join(f"{attack:>12}" for attack in ATTACKS))
     for name, rule in RULES.items():
         print(f"{name:12}", end="", flush=True)

@@ -1,9 +1,11 @@
-"""An ordinary PyTorch training loop, made decentralized and robust: eight clients, one of them malicious.
+"""An ordinary PyTorch training loop, made decentralized and robust.
+
+Eight clients share the data, and one of them is malicious:
 
     python -m pip install -c constraints.txt ".[data]"
     python examples/own_training_loop.py
 
-4_own_training_loop.ipynb starts from the loop as it was before, and explains what changed.
+4_own_training_loop.ipynb starts from the original loop and explains the changes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def load():
     """Training and test examples of handwritten digits."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    data, generator = TensorDataset(x, torch.tensor(labels)), torch.Generator()
+    data = TensorDataset(x, torch.tensor(labels))
+    generator = torch.Generator()
     return random_split(data, [0.8, 0.2], generator.manual_seed(0))
 
 
@@ -51,7 +54,7 @@ def train(model, loader, optimizer):
 
 @torch.no_grad()
 def error(model, test):
-    """The share of test examples that a model gets wrong."""
+    """The share of test examples that a model misclassifies."""
     model.eval()
     x, y = test[:]
     return (model(x).argmax(1) != y).float().mean().item()
@@ -74,7 +77,7 @@ def after(data, rule):
 
 
 def main():
-    torch.set_num_threads(1)  # for models as small as these, threads cost more than they give
+    torch.set_num_threads(1)  # for models this small, more threads cost time
     data, test = load()
     for rule in (eq.FedAvg(), eq.Balance(gamma=0.3, kappa=1.0)):
         models = after(data, rule)

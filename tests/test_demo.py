@@ -1,4 +1,4 @@
-"""The command line, and what the demo claims."""
+"""The command line and the demo."""
 
 import io
 import itertools
@@ -18,20 +18,32 @@ from equipoise import __main__ as cli
 from equipoise import demo
 
 Capture = pytest.CaptureFixture[str]
-SMALL = ["demo", "--rounds", "2", "--rules", "FedAvg", "Balance(kappa=0)", "--attacks", "none", "Gaussian"]
+SMALL = [
+    "demo",
+    "--rounds",
+    "2",
+    "--rules",
+    "FedAvg",
+    "Balance(kappa=0)",
+    "--attacks",
+    "none",
+    "Gaussian",
+]
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The demo saves its picture where it is run."""
+    """The demo saves its figure in the current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The cells of the table in what was printed."""
+    """The cells of the printed table."""
     start = text.index("rule  ")
-    return {line.split()[0]: line.split()[1:] for line in text[start:].split("\n\n")[0].splitlines()[1:]}
+    return {
+        line.split()[0]: line.split()[1:] for line in text[start:].split("\n\n")[0].splitlines()[1:]
+    }
 
 
 def finished(error: float) -> eq.History:
@@ -39,23 +51,28 @@ def finished(error: float) -> eq.History:
     return eq.History(3, malicious=[2], rounds=[eq.Round(0, {"error": (0.0, error, 1.0)})])
 
 
-# What it prints
+# Output
 
 
-def test_it_prints_a_table_and_saves_a_picture(here: Path, capsys: Capture) -> None:
+def test_table_and_figure(here: Path, capsys: Capture) -> None:
     assert cli.main([*SMALL, "--seed", "1"]) == 0
     out, err = capsys.readouterr()
     table = rows(out)
-    assert {rule: len(cells) for rule, cells in table.items()} == {"FedAvg": 2, "Balance(kappa=0)": 2}
+    assert {rule: len(cells) for rule, cells in table.items()} == {
+        "FedAvg": 2,
+        "Balance(kappa=0)": 2,
+    }
     assert all(re.fullmatch(r"[01]\.\d{3}\*?", cell) for cells in table.values() for cell in cells)
     assert "Gaussian: malicious clients send noise." in out
     assert "MinMax" not in out
-    assert f"Picture: {here / 'equipoise-demo.png'}" in out
+    assert f"Figure: {here / 'equipoise-demo.png'}" in out
     assert (here / "equipoise-demo.png").read_bytes().startswith(b"\x89PNG")
-    assert re.search(r"run 4/4 \[#+\] 0:\d\d worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\n", err)
+    assert re.search(
+        r"run 4/4 \[#+\] 0:\d\d worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\n", err
+    )
 
 
-def test_no_line_is_longer_than_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_fit_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert cli.main(["demo", "--rounds", "1"]) == 0
     out = capsys.readouterr().out
@@ -64,7 +81,7 @@ def test_no_line_is_longer_than_a_terminal(capsys: Capture, monkeypatch: pytest.
     assert all(len(f"{name}: {note}.") < 80 for name, note in demo.NOTES.items())
 
 
-def test_the_best_of_a_column_have_an_asterisk_and_what_is_missing_a_dash() -> None:
+def test_best_has_an_asterisk() -> None:
     results = {
         "Krum": {"none": finished(0.25), "MinMax": finished(0.5)},
         "Median": {"none": finished(0.25), "MinMax": finished(0.125)},
@@ -78,8 +95,10 @@ def test_the_best_of_a_column_have_an_asterisk_and_what_is_missing_a_dash() -> N
     ]
 
 
-@pytest.mark.parametrize("rules", [list(demo.RULES), ["Krum", "Median", "LEARN"], list(demo.RULES)[:8]], ids=len)
-def test_the_picture_has_a_panel_for_every_rule(rules: list[str]) -> None:
+@pytest.mark.parametrize(
+    "rules", [list(demo.RULES), ["Krum", "Median", "LEARN"], list(demo.RULES)[:8]], ids=len
+)
+def test_one_panel_per_rule(rules: list[str]) -> None:
     results = {rule: {attack: finished(0.5) for attack in demo.ATTACKS} for rule in rules}
     figure = demo.picture(demo.Setting.draw(0), results)
     graph, table, *panels = figure.axes
@@ -96,7 +115,7 @@ def test_the_picture_has_a_panel_for_every_rule(rules: list[str]) -> None:
     assert [ax.get_xlabel() for ax in lowest] == ["round"] * len(lowest)
 
 
-def test_nothing_in_the_picture_overlaps() -> None:
+def test_nothing_overlaps() -> None:
     results = {rule: {attack: finished(0.5) for attack in demo.SHOWN} for rule in demo.RULES}
     figure = demo.picture(demo.Setting.draw(0), results)
     figure.savefig(io.BytesIO())  # computes the layout
@@ -106,24 +125,28 @@ def test_nothing_in_the_picture_overlaps() -> None:
     assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
 
 
-# What it claims
+# Results
 
 
-def test_the_setting_is_what_it_says() -> None:
+def test_setting_is_as_described() -> None:
     setting = demo.Setting.draw(3)
     assert (setting.graph.n, len(setting.malicious)) == (20, 4)
     assert (setting.graph.degrees == 10).all()
     assert setting.trainer.samples.sum() == 1442
 
 
-def test_every_rule_meets_every_attack() -> None:
+def test_every_rule_and_attack() -> None:
     results: demo.Results = {}
     demo.compare(demo.Setting.draw(0), 2, tuple(demo.RULES), tuple(demo.ATTACKS), results)
     assert [list(row) for row in results.values()] == [list(demo.ATTACKS)] * len(demo.RULES)
-    assert all(len(history) == 2 and not history.diverged for row in results.values() for history in row.values())
+    assert all(
+        len(history) == 2 and not history.diverged
+        for row in results.values()
+        for history in row.values()
+    )
 
 
-def test_the_seed_decides_everything() -> None:
+def test_seed_determines_results() -> None:
     def run(seed: int, torch_seed: int) -> demo.Results:
         results: demo.Results = {}
         torch.manual_seed(torch_seed)
@@ -134,11 +157,13 @@ def test_the_seed_decides_everything() -> None:
     assert run(1, torch_seed=3) != run(2, torch_seed=3)
 
 
-def test_balance_holds_against_noise_and_not_against_what_is_close() -> None:
+def test_balance_rejects_noise_only() -> None:
     setting = demo.Setting.draw(0)
 
     def error(rule: str, attack: str) -> float:
-        return demo.worst(setting.simulator(demo.RULES[rule], demo.ATTACKS[attack], demo.ROUNDS).run())
+        return demo.worst(
+            setting.simulator(demo.RULES[rule], demo.ATTACKS[attack], demo.ROUNDS).run()
+        )
 
     calm = error("FedAvg", "none")
     assert error("FedAvg", "Gaussian") > 0.8
@@ -146,34 +171,64 @@ def test_balance_holds_against_noise_and_not_against_what_is_close() -> None:
     assert error("Balance", "MinMax") > calm + 0.1
 
 
-# What can go wrong
+# Errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--rules", "Mean"], "argument --rules: invalid choice: 'Mean' .*FedAvg.*BalanceMedian"),
-        (["demo", "--attacks", "Noise"], "argument --attacks: invalid choice: 'Noise' .*Gaussian.*LabelFlip"),
+        (
+            ["demo", "--rules", "balance"],
+            r"argument --rules: must be one of Alone, FedAvg, .*, BalanceMedian, found balance; "
+            r"did you mean Balance\?\n",
+        ),
+        (
+            ["demo", "--attacks", "Gaussian", "TrimAtack"],
+            r"argument --attacks: must be one of none, Gaussian, .*, LabelFlip, found TrimAtack; "
+            r"did you mean TrimAttack\?\n",
+        ),
+        (["demo", "--rules", "xyz"], r"must be one of Alone, .*, BalanceMedian, found xyz\n"),
         (["demo", "--rounds", "0"], "argument --rounds: must be an integer >= 1, found 0"),
         (["demo", "--rounds", "many"], "argument --rounds: must be an integer >= 1, found many"),
         (["demo", "--seed", "-1"], "argument --seed: must be an integer >= 0, found -1"),
-        (["demo", "--output", __file__], "argument --output: must be a folder, found .*test_demo.py: File exists"),
-        (["demo", "--output", "closed"], "argument --output: must be a folder that can be written to, found closed"),
+        (
+            ["demo", "--output", __file__],
+            "argument --output: must be a folder, found .*test_demo.py: File exists",
+        ),
+        (
+            ["demo", "--output", "closed"],
+            "argument --output: must be a folder that can be written to, found closed",
+        ),
         (["nonsense"], "argument COMMAND: invalid choice: 'nonsense' .*demo"),
         ([], "the following arguments are required: COMMAND"),
     ],
     ids=" ".join,
 )
-def test_bad_options(arguments: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: path != "closed")  # root may write anywhere
+def test_bad_options(
+    arguments: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != "closed"
+    )  # root may write anywhere
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)
     assert error.value.code == 2
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_rule_that_is_named_twice_runs_once_and_a_folder_is_made(here: Path, capsys: Capture) -> None:
-    options = ["--rounds", "1", "--rules", "Krum", "Krum", "--attacks", "none", "none", "--output", "new/folder"]
+def test_repeated_names_run_once(here: Path, capsys: Capture) -> None:
+    options = [
+        "--rounds",
+        "1",
+        "--rules",
+        "Krum",
+        "Krum",
+        "--attacks",
+        "none",
+        "none",
+        "--output",
+        "new/folder",
+    ]
     assert cli.main(["demo", *options]) == 0
     out, err = capsys.readouterr()
     assert [len(cells) for cells in rows(out).values()] == [1]
@@ -181,24 +236,26 @@ def test_a_rule_that_is_named_twice_runs_once_and_a_folder_is_made(here: Path, c
     assert (here / "new/folder/equipoise-demo.png").exists()
 
 
-def test_without_scikit_learn_it_says_how_to_get_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert cli.main(SMALL) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r'The demo needs scikit-learn \(.*\): pip install "equipoise\[data,plots\]"\n', err)
+    assert re.fullmatch(
+        r'The demo needs scikit-learn \(.*\): pip install "equipoise\[data,plots\]"\n', err
+    )
 
 
-def test_without_matplotlib_there_is_a_table(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert cli.main(SMALL) == 0
     out = capsys.readouterr().out
     assert list(rows(out)) == ["FedAvg", "Balance(kappa=0)"]
-    assert out.endswith('For a picture: pip install "equipoise[plots]", and run it again.\n')
+    assert out.endswith('For a figure, run again after: pip install "equipoise[plots]"\n')
     assert not list(here.iterdir())
 
 
-def test_after_ctrl_c_what_is_finished_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_prints_results(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(attack: eq.attacks.Gaussian, known: eq.attacks.Knowledge) -> None:
         raise KeyboardInterrupt
 
@@ -207,18 +264,21 @@ def test_after_ctrl_c_what_is_finished_is_printed(capsys: Capture, monkeypatch: 
     assert cli.main(SMALL) == 130
     out, err = capsys.readouterr()
     assert [cell for cells in rows(out).values() for cell in cells][1:] == ["-"]
-    assert "Picture" not in out
+    assert "Figure" not in out
     assert err.endswith("Interrupted.\n")
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGINT to send")
-def test_ctrl_c_in_a_terminal_leaves_no_traceback() -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT")
+def test_interrupt_without_traceback() -> None:
     command = [sys.executable, "-W", "error", "-m", "equipoise", "demo", "--rounds", "1000000"]
-    pipe, repository = subprocess.PIPE, Path(__file__).parent.parent
-    # Who started the tests may have told them to ignore SIGINT, and a child does as its parent.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=repository, preexec_fn=heeds)
+    pipe = subprocess.PIPE
+    repository = Path(__file__).parent.parent
+    # The tests may run with SIGINT ignored, which a child process inherits.
+    restore_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, cwd=repository, preexec_fn=restore_sigint
+    )
     try:
         assert process.stdout is not None
         process.stdout.readline()

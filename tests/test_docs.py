@@ -1,4 +1,4 @@
-"""The examples in the docs run as they are and print what they say, and the API pages have every public name."""
+"""Examples in the docs print the documented output, and API pages list all public names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ import equipoise.testing
 import equipoise.types
 
 DOCS = Path(__file__).parent.parent / "docs"
-GENERATED = {"_build", "_generated", "examples"}  # by a build of the docs
+GENERATED = {"_build", "_generated", "examples"}  # by a build
 PAGES = {
     str(path.relative_to(DOCS).with_suffix("")): path
     for path in DOCS.rglob("*.md")
     if path.relative_to(DOCS).parts[0] not in GENERATED
 }
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE)
-TAUGHT = [
-    *("index", "start", "training-loop", "choosing-a-rule", "threat-model", "attacks", "topologies", "simulator"),
-    *("data", "your-own", "kernels"),
+BLOCK = re.compile(
+    r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE
+)
+GUIDES = [
+    *("index", "start", "training-loop", "receiving", "partial-models", "simulator", "checkpoints"),
+    *("topologies", "data", "attacks", "your-own", "threat-model", "failures", "kernels"),
 ]
 MODULES = [
     *(eq, equipoise.testing, equipoise.types),
@@ -38,7 +40,7 @@ def read(page: str) -> str:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder for what examples save, and no window for what they draw."""
+    """A folder for files that examples save, and no windows."""
     plt = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     plt.switch_backend("agg")
@@ -48,41 +50,55 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("scratch")
 @pytest.mark.parametrize("page", sorted(page for page in PAGES if BLOCK.search(read(page))))
-def test_the_examples_of_a_page_run_and_print_what_they_say(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_print_their_output(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for number, (example, output) in enumerate(BLOCK.findall(read(page)), start=1):
         exec(compile(example, f"{PAGES[page]}, block {number}", "exec"), names)
-        promised = output.splitlines() or re.findall(r"^\s*print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
-        assert capsys.readouterr().out.splitlines() == promised, f"block {number}"
+        expected = output.splitlines() or re.findall(
+            r"^\s*print\(.*\)  # (.*)$", example, flags=re.MULTILINE
+        )
+        assert capsys.readouterr().out.splitlines() == expected, f"block {number}"
 
 
-def test_the_pages_that_teach_have_examples() -> None:
-    assert [page for page in TAUGHT if not BLOCK.search(read(page))] == []
+def test_guides_have_examples() -> None:
+    assert [page for page in GUIDES if not BLOCK.search(read(page))] == []
+
+
+def test_pages_have_one_kind() -> None:
+    """Every page is in one of the four tables of contents, and in one only."""
+    tables = re.findall(r"```{toctree}\n(.*?)```", read("index"), flags=re.DOTALL)
+    captions = [re.findall(r":caption: (.*)", table)[0] for table in tables]
+    assert captions == ["Tutorials", "How-to guides", "Explanation", "Reference"]
+    listed = [line for table in tables for line in table.splitlines() if line[:1] not in (":", "")]
+    top = [page for page in PAGES if "/" not in page and page != "index"]
+    assert sorted(listed) == sorted([*top, "examples/index", "api/index"])
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_no_python_escapes_the_tests(page: str) -> None:
-    """Blocks of Python are marked so that the pattern above finds them."""
-    fences = re.findall(r"^\s*(?:`{3,}|~{3,}|:{3,}) *(.*(?:py|doctest).*)$", read(page), flags=re.MULTILINE)
+def test_all_python_is_run(page: str) -> None:
+    """The pattern above finds all blocks of Python."""
+    fences = re.findall(
+        r"^\s*(?:`{3,}|~{3,}|:{3,}) *(.*(?:py|doctest).*)$", read(page), flags=re.MULTILINE
+    )
     assert set(fences) <= {"python"}
     assert len(fences) == len(BLOCK.findall(read(page)))
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_pictures_say_what_they_show(page: str) -> None:
+def test_figures_have_alt_text(page: str) -> None:
     assert re.findall(r"!\[\s*\]\(", read(page)) == []
     figures = re.findall(r"\{(?:figure|image)\} .*\n(.*)", read(page))
     assert [line for line in figures if not re.match(r":alt: \S", line)] == []
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_code_fits_into_the_column(page: str) -> None:
+def test_code_fits_the_column(page: str) -> None:
     lines = [line for example, _ in BLOCK.findall(read(page)) for line in example.splitlines()]
     assert [line for line in lines if len(line) > 90] == []
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_every_public_name_is_on_an_api_page(module: ModuleType) -> None:
+def test_public_names_are_documented(module: ModuleType) -> None:
     names = public_names(module)
     if module is not eq:
         names = [name for name in names if getattr(eq, name, None) is not getattr(module, name)]
@@ -90,31 +106,35 @@ def test_every_public_name_is_on_an_api_page(module: ModuleType) -> None:
     assert sorted(missing) == []
 
 
-def test_the_api_pages_name_nothing_that_does_not_exist() -> None:
+def test_documented_names_exist() -> None:
     found = documented()
     assert len(found) == len(set(found)) > 100
     assert [name for name in found if resolve(name) is None] == []
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What a module exports: what it lists, or else the classes and functions that it defines."""
+    """The names in ``__all__``, or else the classes and functions that the module defines."""
     if hasattr(module, "__all__"):
         return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
     return [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+        and callable(value)
         if not hasattr(eq, name)
     ]
 
 
 def documented() -> list[str]:
     directive = re.compile(r"^\.\. (?:auto\w+|py:type|py:data):: (\S+)$", flags=re.MULTILINE)
-    return [name for page in PAGES if page.startswith("api/") for name in directive.findall(read(page))]
+    return [
+        name for page in PAGES if page.startswith("api/") for name in directive.findall(read(page))
+    ]
 
 
 def resolve(name: str) -> object:
-    """The object of a dotted name, or None."""
+    """The object with a dotted name, or None."""
     found: object = equipoise
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)

@@ -1,6 +1,6 @@
-"""The examples: notebooks as they are committed, and scripts that do what they say.
+"""The form of the notebooks, and the scripts.
 
-What is in the notebooks is executed by `examples/run.py`, which takes minutes and is a step of its own.
+`examples/run.py` executes the notebooks. It takes minutes and is a separate step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 DIRTY = {
     "cells": [
-        {"cell_type": "markdown", "id": "title", "metadata": {"collapsed": True}, "source": "# Title\n\ntext\n"},
+        {
+            "cell_type": "markdown",
+            "id": "title",
+            "metadata": {"collapsed": True},
+            "source": "# Title\n\ntext\n",
+        },
         {
             "cell_type": "code",
             "id": "code",
@@ -31,7 +36,10 @@ DIRTY = {
             "outputs": [{"output_type": "stream", "name": "stdout", "text": ["1\n", "2\n"]}],
         },
     ],
-    "metadata": {"kernelspec": {"name": "my-env", "display_name": "mine", "language": "python"}, "toc": 1},
+    "metadata": {
+        "kernelspec": {"name": "my-env", "display_name": "mine", "language": "python"},
+        "toc": 1,
+    },
     "nbformat": 4,
     "nbformat_minor": 5,
 }
@@ -39,7 +47,7 @@ by_name = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.s
 
 
 def script(name: str) -> ModuleType:
-    """A script of the examples, as a module."""
+    """Import a script of the examples as a module."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -61,38 +69,44 @@ def test_there_are_six_notebooks() -> None:
 
 
 @by_name
-def test_notebooks_are_committed_stripped(notebook: Path) -> None:
+def test_notebooks_are_stripped(notebook: Path) -> None:
     text = notebook.read_text(encoding="utf-8")
     assert text == script("strip").canonical(text), "run python examples/strip.py"
 
 
 @by_name
-def test_cells_have_names_of_their_own(notebook: Path) -> None:
+def test_cells_have_names(notebook: Path) -> None:
     names = [cell["id"] for cell in cells(notebook)]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names), "an editor made ids; give names instead"
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names), (
+        "replace ids made by an editor by names"
+    )
 
 
 @by_name
-def test_code_that_is_shown_fits_into_the_column_of_the_docs(notebook: Path) -> None:
-    shown = [cell["source"] for cell in cells(notebook) if cell["cell_type"] == "code" and not cell["metadata"]]
+def test_shown_code_fits_the_column(notebook: Path) -> None:
+    shown = [
+        cell["source"]
+        for cell in cells(notebook)
+        if cell["cell_type"] == "code" and not cell["metadata"]
+    ]
     assert [line for source in shown for line in source if len(line.rstrip()) > 90] == []
 
 
 @by_name
-def test_notebooks_check_what_they_say_at_the_end(notebook: Path) -> None:
+def test_notebooks_end_with_checks(notebook: Path) -> None:
     last = cells(notebook)[-1]
     assert last["metadata"] == {"tags": ["hide-cell"]}
     assert sum(line.lstrip().startswith("assert ") for line in last["source"]) >= 5
 
 
 @pytest.mark.parametrize("page", [*NOTEBOOKS, EXAMPLES / "README.md"], ids=lambda path: path.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     links = re.findall(r"\]\(([\w.]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (EXAMPLES / link).exists()] == []
 
 
-def test_the_index_lists_every_example() -> None:
+def test_index_lists_all_examples() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     scripts = [EXAMPLES / "defend.py", EXAMPLES / "own_training_loop.py"]
     assert [path.name for path in [*NOTEBOOKS, *scripts] if f"]({path.name})" not in index] == []
@@ -101,19 +115,29 @@ def test_the_index_lists_every_example() -> None:
 # Tools
 
 
-def test_stripping_leaves_names_tags_and_sources() -> None:
+def test_strip_keeps_sources() -> None:
     strip = script("strip")
     text = strip.canonical(json.dumps(DIRTY))
     markdown, code = json.loads(text)["cells"]
-    assert markdown == {"cell_type": "markdown", "id": "title", "metadata": {}, "source": ["# Title\n", "\n", "text"]}
+    assert markdown == {
+        "cell_type": "markdown",
+        "id": "title",
+        "metadata": {},
+        "source": ["# Title\n", "\n", "text"],
+    }
     assert (code["id"], code["metadata"]) == ("code", {"tags": ["hide-cell"]})
-    assert (code["source"], code["outputs"], code["execution_count"]) == (["print(1)\n", "print(2)"], [], None)
+    assert (code["source"], code["outputs"], code["execution_count"]) == (
+        ["print(1)\n", "print(2)"],
+        [],
+        None,
+    )
     assert json.loads(text)["metadata"] == strip.METADATA
     assert strip.canonical(text) == text
 
 
 def test_strip_checks_and_rewrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    strip, path = script("strip"), tmp_path / "dirty.ipynb"
+    strip = script("strip")
+    path = tmp_path / "dirty.ipynb"
     path.write_text(json.dumps(DIRTY), encoding="utf-8")
     assert strip.main(["--check"], tmp_path) == 1
     assert json.loads(path.read_text(encoding="utf-8")) == DIRTY
@@ -125,7 +149,7 @@ def test_strip_checks_and_rewrites(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
 
 
-@pytest.mark.filterwarnings("default")  # those of nbclient and what it needs
+@pytest.mark.filterwarnings("default")  # warnings of nbclient and its dependencies
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [
@@ -139,7 +163,14 @@ def test_run_fails_if_a_cell_does(
 ) -> None:
     pytest.importorskip("nbclient", reason="needs the extra examples")
     path = tmp_path / "one.ipynb"
-    cell = {"cell_type": "code", "id": "one", "metadata": {}, "source": source, "execution_count": None, "outputs": []}
+    cell = {
+        "cell_type": "code",
+        "id": "one",
+        "metadata": {},
+        "source": source,
+        "execution_count": None,
+        "outputs": [],
+    }
     path.write_text(json.dumps(DIRTY | {"cells": [cell]}), encoding="utf-8")
     assert script("run").main([path]) == code
     assert said in capsys.readouterr().out
@@ -150,6 +181,7 @@ def test_run_fails_if_a_cell_does(
 
 def test_defend_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     defend = script("defend")
+    defend.ATTACKS = {"MinMax": defend.ATTACKS["MinMax"]}  # one column is enough for the format
     defend.main(rounds=2)
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["rule", *defend.ATTACKS]
@@ -157,14 +189,15 @@ def test_defend_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 <= float(number) <= 1 for row in rows for number in row.split()[1:])
 
 
-def test_balance_defends_and_fedavg_does_not() -> None:
-    defend, attack = script("defend"), eq.attacks.Gaussian()
+def test_balance_defends() -> None:
+    defend = script("defend")
+    attack = eq.attacks.Gaussian()
     assert defend.worst_error(eq.FedAvg(), attack, rounds=60) > 0.7
     assert defend.worst_error(eq.Balance(), attack, rounds=60) < 0.2
     assert defend.worst_error(None, attack, rounds=60) > 0.35
 
 
-def test_own_training_loop_is_robust_with_balance(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_loop_is_robust(capsys: pytest.CaptureFixture[str]) -> None:
     script("own_training_loop").main()
     lines = capsys.readouterr().out.splitlines()
     errors = {line.split()[0]: float(line.split()[-1]) for line in lines}
@@ -172,7 +205,7 @@ def test_own_training_loop_is_robust_with_balance(capsys: pytest.CaptureFixture[
     assert errors["Balance"] < 0.1 < 0.2 < errors["FedAvg"]
 
 
-def test_own_training_loop_leaves_all_benign_models_finite_and_close() -> None:
+def test_own_loop_stays_close() -> None:
     module = script("own_training_loop")
     models = eq.stack_models(module.after(module.load()[0], eq.Balance())[1:])
     apart = torch.cdist(models, models).max() / models.norm(dim=1).min()
@@ -180,6 +213,10 @@ def test_own_training_loop_leaves_all_benign_models_finite_and_close() -> None:
 
 
 @pytest.mark.parametrize("name", ["ordinary-code", "after-code"])
-def test_notebook_and_script_have_the_same_loop(name: str) -> None:
-    (source,) = [cell["source"] for cell in cells(EXAMPLES / "4_own_training_loop.ipynb") if cell["id"] == name]
+def test_notebook_equals_script(name: str) -> None:
+    (source,) = [
+        cell["source"]
+        for cell in cells(EXAMPLES / "4_own_training_loop.ipynb")
+        if cell["id"] == name
+    ]
     assert "".join(source) in (EXAMPLES / "own_training_loop.py").read_text(encoding="utf-8")

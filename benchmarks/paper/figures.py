@@ -77,7 +77,7 @@ def _panel(ax: Axes, table: Table, found: list[Cell]) -> None:
         chosen = [cell for cell in found if cell.setting.rule == rule]
         places = [columns.index(cell.column) for cell in chosen]
         errors = [min(cell.ours[0], 1.0) for cell in chosen]
-        color = plots.COLOURS[i % len(plots.COLOURS)]
+        color = plots.COLORS[i % len(plots.COLORS)]
         style: dict[str, Any] = {"color": color, "markersize": 3, "linewidth": 1}
         ax.plot(places, errors, STYLES[i % len(STYLES)], label=rule, **style)
     names = [re.sub(r"by_group\((.*)\)|regular", r"\1", name) for name in columns]

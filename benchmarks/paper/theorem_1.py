@@ -210,7 +210,7 @@ def draw(found: Found) -> Any:
             one["excess"],
             label="no attack" if attack == NO_ATTACK else attack,
             linestyle=styles[i % 4],
-            color=plots.COLOURS[i % len(plots.COLOURS)],
+            color=plots.COLORS[i % len(plots.COLORS)],
             linewidth=1,
         )
     if found:

@@ -1,4 +1,4 @@
-"""The demo: every rule, with nobody attacking and under three attacks, on real handwritten digits."""
+"""Train 20 clients on handwritten digits, with every rule, with and without attacks."""
 
 from __future__ import annotations
 
@@ -47,25 +47,28 @@ ATTACKS: Mapping[str, eq.Attack | None] = {
 }
 SHOWN = ("none", "Gaussian", "TrimAttack", "MinMax")
 NOTES = {
-    "Alone": "no client listens to another; a rule has to beat that",
+    "Alone": "local training only; a useful rule does better",
     "Gaussian": "malicious clients send noise",
-    "TrimAttack": "every parameter is beyond all others, on the wrong side",
-    "MinMax": "no farther from benign models than these are from each other",
-    "KrumAttack": "the signs of what Krum chooses, turned round, as far as it follows",
-    "Dissensus": "every client is pushed away from its benign neighbours",
+    "TrimAttack": "each parameter lies beyond the benign range, on the wrong side",
+    "MinMax": "at most as far from benign models as these are from each other",
+    "KrumAttack": "the reversed direction of Krum's choice, as far as Krum follows",
+    "Dissensus": "every client is pushed away from its benign neighbors",
     "LabelFlip": "malicious clients train on wrong labels",
 }
 ROUNDS = 100
 PICTURE = "equipoise-demo.png"
-PANELS = 6  # in a row of the picture
+PANELS = 6  # per row of the figure
 
 Results: TypeAlias = dict[str, dict[str, eq.History]]
-"""What came of a rule under an attack, ``results[rule][attack]``."""
+"""The history of a rule under an attack: ``results[rule][attack]``."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Twenty clients on a random graph, four of them malicious; half of a client's digits are of one class."""
+    """Twenty clients on a random graph, four of them malicious.
+
+    Half of each client's examples belong to one class.
+    """
 
     trainer: eq.LocalSGD
     graph: eq.Topology
@@ -76,7 +79,7 @@ class Setting:
 
     @classmethod
     def draw(cls, seed: int) -> Setting:
-        """The seed decides who has which digits, who is malicious, the graph and the initial model."""
+        """Draw the data of each client, the malicious clients, the graph and the initial model."""
         digits = eq.data.digits(seed=seed)
         clients = digits.split(eq.data.by_group(digits, 20, p=0.5, seed=seed))
         malicious = eq.draw_malicious(20, 0.2, seed=seed)
@@ -91,7 +94,7 @@ class Setting:
         )
 
     def simulator(self, rule: Rule | None, attack: eq.Attack | None, rounds: int) -> eq.Simulator:
-        """A run of so many rounds, at its start."""
+        """Set up a simulation of ``rounds`` rounds."""
         return eq.Simulator(
             self.trainer,
             self.graph,
@@ -101,7 +104,7 @@ class Setting:
             malicious=self.malicious,
             total=rounds,
             metrics={"error": self.error},
-            every=max(1, rounds // 25),
+            every=max(1, rounds // 25),  # about 25 points per line of the figure
             seed=self.seed,
         )
 
@@ -113,23 +116,28 @@ def run(
     attacks: Sequence[str] = SHOWN,
     output: str | Path = ".",
 ) -> None:
-    """Train with every rule under every attack, print a table of errors, and save a picture in a folder."""
-    setting, results = Setting.draw(seed), Results()
-    print("20 clients, 4 of them malicious, each with 10 neighbours on a random graph.")
-    print(f"Handwritten digits, half of what a client has of one class. Rounds: {rounds}.", flush=True)
+    """Train with each rule under each attack, print a table of errors, and save a figure."""
+    setting = Setting.draw(seed)
+    results = Results()
+    print("20 clients on a random graph, 10 neighbors each; 4 clients are malicious.")
+    print("Handwritten digits; half of each client's examples belong to one class.")
+    print(f"Rounds: {rounds}.", flush=True)
     try:
         compare(setting, rounds, rules, attacks, results)
     finally:  # also after Ctrl-C
         if results:
-            print("\nTest error of the worst benign client, with * for the best of a column:\n")
+            print("\nTest error of the worst benign client (* marks the best rule per column):\n")
             print(table(results, attacks), flush=True)
-    print("", *(f"{name}: {NOTES[name]}." for name in (*rules, *attacks) if name in NOTES), sep="\n")
+    notes = [f"{name}: {NOTES[name]}." for name in (*rules, *attacks) if name in NOTES]
+    print("", *notes, sep="\n")
     print(save(setting, results, Path(output) / PICTURE))
 
 
-def compare(setting: Setting, rounds: int, rules: Sequence[str], attacks: Sequence[str], results: Results) -> None:
-    """Add to the results a history for every rule and attack, each as soon as it is complete."""
-    # Rules are told the true number of malicious neighbors, also where that is more than they guarantee.
+def compare(
+    setting: Setting, rounds: int, rules: Sequence[str], attacks: Sequence[str], results: Results
+) -> None:
+    """Add a history to ``results`` for each rule and attack, as soon as it is complete."""
+    # Rules know the true number of malicious neighbors, even where that exceeds their guarantee.
     with without_warnings(), one_thread(), Progress(len(rules) * len(attacks), "run") as bar:
         for rule in rules:
             for attack in attacks:
@@ -137,14 +145,15 @@ def compare(setting: Setting, rounds: int, rules: Sequence[str], attacks: Sequen
                 for _ in range(rounds):
                     simulator.step()
                     if simulator.history[-1].clients:
-                        bar.advance(f"worst error {worst(simulator.history):.2f}, {rule}, {attack}", steps=0)
+                        error = worst(simulator.history)
+                        bar.advance(f"worst error {error:.2f}, {rule}, {attack}", steps=0)
                 results.setdefault(rule, {})[attack] = simulator.history
                 bar.advance()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For models as small as these, threads cost more than they give."""
+    """Use one thread: for models this small, more threads cost time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -154,55 +163,62 @@ def one_thread() -> Iterator[None]:
 
 
 def table(results: Results, attacks: Sequence[str]) -> str:
-    """A line for each rule and a column for each attack; the smallest errors of a column have an asterisk.
+    """Format a row per rule and a column per attack; an asterisk marks the smallest errors.
 
     >>> from equipoise import demo
     >>> def finished(error):
     ...     return eq.History(1, rounds=[eq.Round(0, {"error": [error]})])
-    >>> results = {"FedAvg": {"none": finished(0.25), "Gaussian": finished(0.5)}, "Median": {"none": finished(0.25)}}
-    >>> print(demo.table(results, ["none", "Gaussian"]))
+    >>> fedavg = {"none": finished(0.25), "Gaussian": finished(0.5)}
+    >>> median = {"none": finished(0.25)}
+    >>> print(demo.table({"FedAvg": fedavg, "Median": median}, ["none", "Gaussian"]))
     rule              no attack    Gaussian
     FedAvg                0.250*      0.500*
     Median                0.250*          -
     """
     errors = errors_of(results)
-    best = {attack: min(row.get(attack, torch.inf) for row in errors.values()) for attack in attacks if errors}
 
     def cell(row: Mapping[str, float], attack: str) -> str:
-        return f"{row[attack]:>11.3f}{'*' if row[attack] == best[attack] else ' '}" if attack in row else f"{'-':>11} "
+        if attack not in row:
+            return f"{'-':>11} "
+        best = min(other.get(attack, math.inf) for other in errors.values())
+        return f"{row[attack]:>11.3f}{'*' if row[attack] == best else ' '}"
 
     lines = [f"{'rule':<16}" + "".join(f"{heading(attack):>11} " for attack in attacks)]
-    lines += [f"{rule:<16}" + "".join(cell(row, attack) for attack in attacks) for rule, row in errors.items()]
+    for rule, row in errors.items():
+        lines.append(f"{rule:<16}" + "".join(cell(row, attack) for attack in attacks))
     return "\n".join(line.rstrip() for line in lines)
 
 
 def errors_of(results: Results) -> dict[str, dict[str, float]]:
-    """Max.TER of every rule under every attack."""
-    return {rule: {attack: worst(history) for attack, history in row.items()} for rule, row in results.items()}
+    """Return the error of the worst benign client for each rule and attack."""
+    return {
+        rule: {attack: worst(history) for attack, history in row.items()}
+        for rule, row in results.items()
+    }
 
 
 def worst(history: eq.History) -> float:
-    """Max.TER: the error of the worst benign client, where it was measured last."""
+    """Return the last measured error of the worst benign client (the paper's Max.TER)."""
     return history.worst("error")[1][-1]
 
 
 def heading(attack: str) -> str:
-    """What to call an attack in a table."""
+    """Return the column heading of an attack."""
     return "no attack" if attack == "none" else attack
 
 
 def save(setting: Setting, results: Results, path: Path) -> str:
-    """Save the picture, and say where it is, or how to get it."""
+    """Save the figure; return where it is, or how to get it."""
     try:
         figure = picture(setting, results)
     except ImportError:
-        return 'For a picture: pip install "equipoise[plots]", and run it again.'
+        return 'For a figure, run again after: pip install "equipoise[plots]"'
     figure.savefig(path, dpi=200, bbox_inches="tight", pad_inches=0.1)
-    return f"Picture: {path.resolve()}"
+    return f"Figure: {path.resolve()}"
 
 
 def picture(setting: Setting, results: Results) -> Figure:
-    """The graph, the table of final errors, and a panel of errors over rounds for each rule."""
+    """Draw the graph, a heatmap of final errors, and a panel of errors over rounds per rule."""
     from matplotlib.figure import Figure
 
     rows = math.ceil(len(results) / PANELS)
@@ -210,18 +226,20 @@ def picture(setting: Setting, results: Results) -> Figure:
     figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     left, right = top.subplots(1, 2, width_ratios=(2, 3))
-    left.set_title("who hears whom", fontsize=8)
+    left.set_title("communication graph", fontsize=8)
     plots.graph(setting.graph, setting.malicious, left)
     errors = {
-        rule: {heading(attack): error for attack, error in row.items()} for rule, row in errors_of(results).items()
+        rule: {heading(attack): error for attack, error in row.items()}
+        for rule, row in errors_of(results).items()
     }
-    plots.heatmap(errors, right, label="test error of the worst benign client, after the last round")
+    label = "test error of the worst benign client, after the last round"
+    plots.heatmap(errors, right, label=label)
     draw_rounds(bottom, results)
     return figure
 
 
 def draw_rounds(figure: SubFigure, results: Results) -> None:
-    """A panel for each rule and a line for each attack, with one legend for all."""
+    """Draw a panel per rule with a line per attack, and one legend for all panels."""
     columns = min(PANELS, len(results))
     rows = math.ceil(len(results) / columns)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
@@ -231,14 +249,14 @@ def draw_rounds(figure: SubFigure, results: Results) -> None:
         plots.error_over_rounds(histories, ax=ax, band=False)
         ax.set_title(rule, fontsize=8)
         ax.get_legend().remove()
-        lowest = position + columns >= len(results)
+        lowest = position + columns >= len(results)  # no panel below it
         ax.tick_params(labelbottom=lowest)
         ax.set_xlabel("round" if lowest else "")
         ax.set_ylabel("" if position % columns else "test error")
-        ax.set_ylim(0, 1.04)
+        ax.set_ylim(0, 1.04)  # the same scale in all panels, with room for markers at 1
     for ax in panels[len(results) :]:
         ax.set_axis_off()
-    title = "test error of the worst benign client: a panel for each rule, a line for each attack"
+    title = "test error of the worst benign client: one panel per rule, one line per attack"
     figure.suptitle(title, fontsize=8)
     entries = panels[0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower center", ncols=7, fontsize=7, frameon=False)

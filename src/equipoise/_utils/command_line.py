@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -22,6 +23,21 @@ def integer_from(minimum: int) -> Callable[[str], int]:
         return number
 
     return integer
+
+
+def name_from(names: Iterable[str]) -> Callable[[str], str]:
+    """Accept one of ``names``; reject any other text with the nearest name and the list."""
+    known = {name.lower(): name for name in names}
+
+    def name(text: str) -> str:
+        if text not in known.values():
+            close = get_close_matches(text.lower(), known, n=1)
+            hint = f"; did you mean {known[close[0]]}?" if close else ""
+            expected = f"one of {', '.join(known.values())}"
+            raise argparse.ArgumentTypeError(f"must be {expected}, found {text}{hint}")
+        return text
+
+    return name
 
 
 def positive(text: str) -> float:

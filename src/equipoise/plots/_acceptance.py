@@ -1,4 +1,4 @@
-"""Whose messages were accepted."""
+"""The share of messages that were accepted."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from equipoise.plots._style import (
     label_axes,
     legend_below,
     line_style,
-    whole_numbers,
+    set_integer_ticks,
 )
 from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SPANS = 100  # more points than that cannot be told apart in one column
+
 
 def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
-    """How many of the messages of benign and of malicious clients were accepted, round by round.
+    """Plot the share of accepted messages over rounds, for benign and malicious senders.
 
-    Rounds in which there was no such message are left out. Of more than 100 rounds the line shows the means of about
-    100 spans, and a light band what they hold.
+    Rounds without such a message are left out. For more than 100 rounds, the line shows the
+    means of about 100 spans of adjacent rounds, and a light band their minima and maxima.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -42,28 +44,36 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     sides = {"benign": (BENIGN, "-", "o"), "malicious": (MALICIOUS, "--", "s")}
     recorded = [side for side in sides if any(f"accepted_{side}" in one.values for one in history)]
     if not recorded:
-        found = "neither: rules without weights do not record them" if len(history) else "no rounds"
+        found = "no rounds"
+        if len(history):
+            found = "neither: rules without weights do not record them"
         raise ValueError(f"history must hold accepted_benign or accepted_malicious, found {found}")
     ax, new = axes_for(ax, 1.8)
     band = ""
     for position, side in enumerate(recorded):
-        rounds, low, mean, high = _spans(*history.series(f"accepted_{side}"))
+        rounds, low, mean, high = _summarize_spans(*history.series(f"accepted_{side}"))
         if (low < high).any():
             band = "min. to max. of adjacent rounds"
-        colour, dash, marker = sides[side]
-        style = line_style(position, 2, len(rounds)) | {"color": colour, "linestyle": dash, "marker": marker}
+        color, dash, marker = sides[side]
+        style = line_style(position, 2, len(rounds))
+        style |= {"color": color, "linestyle": dash, "marker": marker}
         ax.plot(rounds, 100 * mean, label=side, **style)
-        ax.fill_between(rounds, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
-    ax.set_ylim(-4, 104)
-    whole_numbers(ax)
+        ax.fill_between(rounds, 100 * low, 100 * high, color=color, alpha=0.15, linewidth=0)
+    ax.set_ylim(-4, 104)  # markers at 0 and 100 % stay whole
+    set_integer_ticks(ax)
     label_axes(ax, "round", "messages accepted (%)")
     legend_below(ax, new, band=band)
     return ax
 
 
-def _spans(rounds: list[int], rates: list[float], spans: int = 100) -> Array:
-    """(4, spans): mean round, and minimum, mean and maximum of what is not NaN, in spans of about equal length."""
-    known = np.array([pair for pair in zip(rounds, rates, strict=True) if not math.isnan(pair[1])]).reshape(-1, 2)
-    parts = np.array_split(known, min(spans, max(len(known), 1)))
-    table = [(p[:, 0].mean(), p[:, 1].min(), p[:, 1].mean(), p[:, 1].max()) for p in parts if len(p)]
+def _summarize_spans(rounds: list[int], rates: list[float]) -> Array:
+    """Return (4, spans): the mean round, and the minimum, mean and maximum of the known rates."""
+    pairs = [pair for pair in zip(rounds, rates, strict=True) if not math.isnan(pair[1])]
+    known = np.array(pairs).reshape(-1, 2)  # (0, 2) if there are none
+    spans = np.array_split(known, min(SPANS, max(len(known), 1)))
+    table = [
+        (span[:, 0].mean(), span[:, 1].min(), span[:, 1].mean(), span[:, 1].max())
+        for span in spans
+        if len(span)
+    ]
     return np.array(table).reshape(-1, 4).T

@@ -1,4 +1,4 @@
-"""A metric, client by client or round by round."""
+"""A metric per client or per round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ from equipoise.plots._style import (
     label_axes,
     legend_below,
     line_style,
+    set_integer_ticks,
     set_scale,
     short,
-    whole_numbers,
 )
 from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Hatched as well as grey, so that malicious clients can be told apart in black and white.
+HATCHED: dict[str, Any] = {
+    "facecolor": "#E4E4E4",
+    "edgecolor": "#999999",
+    "hatch": "/////",
+    "linewidth": 0.3,
+}
 
 
 def error_per_client(
@@ -38,11 +46,12 @@ def error_per_client(
     t: int | None = None,
     log: bool | None = None,
 ) -> Axes:
-    """A metric of each client after round ``t``, by default the last one in which it was measured.
+    """Plot a metric of every client after round ``t``, by default the last round that measured it.
 
-    Malicious clients are grey and hatched: what becomes of their models matters to nobody. A line is at the maximum
-    over benign clients, and a cross at the top says that a value is not finite, or beyond 1e150. The scale is
-    logarithmic if ``log`` says so, or by default if values exceed 1 and span three decades.
+    Malicious clients are grey and hatched, because their own models do not matter. A dashed line
+    marks the maximum over benign clients. A cross at the top marks a value that is not finite, or
+    beyond 1e150. ``log`` chooses a logarithmic scale; by default it is used if values exceed 1 and
+    span three decades.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -52,29 +61,43 @@ def error_per_client(
     [0.1, 0.2, 0.9]
     """
     check_history(history)
+    # Validate before a figure is made: an error must not leave an empty figure behind.
     values = drawable(history.per_client(metric, t))
     ax, new = axes_for(ax, 1.8)
-    hatched: dict[str, Any] = {"facecolor": "#E4E4E4", "edgecolor": "#999999", "hatch": "/////", "linewidth": 0.3}
-    for name, ids, style in (("benign", history.benign, {"color": BENIGN}), ("malicious", history.malicious, hatched)):
-        if ids:
-            ax.bar(ids, values[list(ids)], width=0.8, label=name, **style)
+    benign = list(history.benign)
+    malicious = list(history.malicious)
+    if benign:
+        ax.bar(benign, values[benign], width=0.8, label="benign", color=BENIGN)
+    if malicious:
+        ax.bar(malicious, values[malicious], width=0.8, label="malicious", **HATCHED)
     set_scale(ax, values, log)
-    worst = values[list(history.benign)].max()
+    worst = values[benign].max()
     if not math.isnan(worst):
-        ax.axhline(worst, color=GREY, linewidth=0.8, linestyle="--", label=f"max. over benign: {short(worst)}")
-    _cross_out(ax, np.flatnonzero(np.isnan(values)))
-    ax.set_xlim(-0.7, history.n - 0.3)
-    whole_numbers(ax)
+        label = f"max. over benign: {short(worst)}"
+        ax.axhline(worst, color=GREY, linewidth=0.8, linestyle="--", label=label)
+    _mark_not_finite(ax, np.flatnonzero(np.isnan(values)))
+    ax.set_xlim(-0.7, history.n - 0.3)  # half a bar, 0.4, and a gap of 0.3 on either side
+    set_integer_ticks(ax)
     label_axes(ax, "client", LABELS.get(metric, metric))
     legend_below(ax, new)
     return ax
 
 
-def _cross_out(ax: Axes, clients: Array) -> None:
-    """Crosses at the upper edge."""
-    if len(clients):
-        style: dict[str, Any] = {"color": GREY, "marker": "x", "markersize": 4, "linestyle": "none", "clip_on": False}
-        ax.plot(clients, np.ones(len(clients)), transform=ax.get_xaxis_transform(), label="not finite", **style)
+def _mark_not_finite(ax: Axes, clients: Array) -> None:
+    """Draw a cross at the upper edge for every client."""
+    if not len(clients):
+        return
+    ax.plot(
+        clients,
+        np.ones(len(clients)),
+        transform=ax.get_xaxis_transform(),
+        label="not finite",
+        color=GREY,
+        marker="x",
+        markersize=4,
+        linestyle="none",
+        clip_on=False,
+    )
 
 
 def error_over_rounds(
@@ -85,12 +108,12 @@ def error_over_rounds(
     log: bool | None = None,
     band: bool | None = None,
 ) -> Axes:
-    """The maximum of a metric over benign clients, round by round: a line for each history.
+    """Plot the maximum of a metric over benign clients, per round: one line per history.
 
-    A light band reaches down to the mean over benign clients if ``band`` is true, or by default
-    with up to four histories. Where a line ends in a cross, the maximum is not
-    finite any more, or beyond 1e150. The scale is logarithmic if ``log`` says so, or by default if values exceed 1 and
-    span three decades.
+    A light band extends from the line to the mean over benign clients. ``band`` turns it on or off;
+    by default it is drawn for up to four histories. A line ends in a cross where the maximum is no
+    longer finite, or beyond 1e150. ``log`` chooses a logarithmic scale; by default it is used if
+    values exceed 1 and span three decades.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -102,21 +125,23 @@ def error_over_rounds(
     check_histories(histories)
     series = {name: _over_rounds(name, history, metric) for name, history in histories.items()}
     ax, new = axes_for(ax, 1.8)
+    # More than four overlapping bands cannot be told apart.
     band = len(series) <= 4 if band is None else band
     for position, (name, (rounds, mean, worst)) in enumerate(series.items()):
         style = line_style(position, len(series), len(rounds))
         _draw_line(ax, str(name), rounds, worst, style)
         if band:
             ax.fill_between(rounds, mean, worst, color=style["color"], alpha=0.15, linewidth=0)
+    # Bands lie below their lines, so the lines determine the scale.
     set_scale(ax, np.concatenate([worst for _, _, worst in series.values()]), log)
-    whole_numbers(ax)
+    set_integer_ticks(ax)
     label_axes(ax, "round", f"max. {LABELS.get(metric, metric)}")
-    legend_below(ax, new, band="down to the mean" if band else "")
+    legend_below(ax, new, band="mean to max. over benign clients" if band else "")
     return ax
 
 
 def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], Array, Array]:
-    """The rounds in which a metric was measured, and its mean and maximum over benign clients."""
+    """Return the rounds that measured a metric, and its mean and maximum over benign clients."""
     try:
         rounds, worst = history.worst(metric)
     except ValueError as error:
@@ -125,9 +150,11 @@ def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], A
 
 
 def _draw_line(ax: Axes, name: str, rounds: list[int], line: Array, style: dict[str, Any]) -> None:
-    """A line, with a cross wherever it ends because the next value cannot be drawn."""
+    """Draw a line, with a cross wherever it ends because the next value cannot be drawn."""
     gone = np.isnan(line)
     ax.plot(rounds, line, label=f"{name} (diverged)" if gone.any() else name, **style)
+    # The last drawable value before each gap.
     ends = np.flatnonzero(~gone[:-1] & gone[1:])
     if len(ends):
-        ax.plot(np.array(rounds)[ends], line[ends], "x", color=style["color"], markersize=6, markeredgewidth=1.2)
+        cross = {"color": style["color"], "markersize": 6, "markeredgewidth": 1.2}
+        ax.plot(np.array(rounds)[ends], line[ends], "x", **cross)

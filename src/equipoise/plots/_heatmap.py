@@ -1,4 +1,4 @@
-"""Tables of results."""
+"""Tables of results as heatmaps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def heatmap(
     *,
     label: str = "max. test error rate",
 ) -> Axes:
-    """A table of results, ``results[rule][attack]``, in which the darker is the worse.
+    """Draw a table of results, ``results[rule][attack]``; darker cells are worse.
 
-    ``results`` may also be a ``pandas.DataFrame``, with rules as index and attacks as columns.
+    ``results`` may also be a ``pandas.DataFrame`` with rules as index and attacks as columns.
 
-    Shades run from 0 to 1, or, if there are other values, from the smallest to the largest, by their logarithms if all
-    are positive. What is not finite is as dark as it gets; what is missing is left white.
-    NaN in a DataFrame is a value that is not finite.
+    Shades run from 0 to 1 if all values do. Otherwise they run from the smallest to the largest
+    value, on a logarithmic scale if all values are positive. Values that are not finite, including
+    NaN in a DataFrame, have the darkest shade. Missing values are left white.
 
     >>> from equipoise import plots
-    >>> errors = {"FedAvg": {"none": 0.05, "Gaussian": 0.9}, "Balance": {"none": 0.05, "Gaussian": 0.06}}
-    >>> ax = plots.heatmap(errors)
+    >>> fedavg = {"none": 0.05, "Gaussian": 0.9}
+    >>> balance = {"none": 0.05, "Gaussian": 0.06}
+    >>> ax = plots.heatmap({"FedAvg": fedavg, "Balance": balance})
     >>> [text.get_text() for text in ax.texts]
     ['0.05', '0.90', '0.05', '0.06']
     """
@@ -41,22 +42,23 @@ def heatmap(
         raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
     missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
     table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
-    upright = len(attacks) > 6
+    upright = len(attacks) > 6  # slanted names of more columns would overlap
     names = [str(attack) for attack in attacks]
     height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
     ax, _ = axes_for(ax, height)
     shades, form = _shades(table)
     ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
     for row, column in np.argwhere(~missing):
-        text, colour = form(table[row, column]), "white" if shades[row, column] > 0.72 else "black"
-        ax.text(column, row, text, color=colour, fontsize=6, ha="center", va="center_baseline")
-    _table_labels(ax, [str(rule) for rule in rows], names, upright)
+        text = form(table[row, column])
+        color = "white" if shades[row, column] > 0.72 else "black"  # a contrast of at least 4
+        ax.text(column, row, text, color=color, fontsize=6, ha="center", va="center_baseline")
+    _label_cells(ax, [str(rule) for rule in rows], names, upright)
     label_axes(ax, label, "")
     return ax
 
 
 def _rows(results: Any) -> dict[object, dict[object, float]]:
-    """The numbers in ``results`` by rule and attack, whose names need not be strings."""
+    """Return the numbers by rule and attack, whose names need not be strings."""
     # Not isinstance(results, DataFrame): pandas may not be installed.
     if hasattr(results, "columns") and hasattr(results, "to_dict"):
         for name in ("index", "columns"):
@@ -67,16 +69,16 @@ def _rows(results: Any) -> dict[object, dict[object, float]]:
     if not isinstance(results, Mapping):
         expected = "a DataFrame or a mapping, results[rule][attack]"
         raise ValueError(f"results must be {expected}, found {type(results).__name__}")
+    rows = {}
     for rule, row in results.items():
         if not isinstance(row, Mapping):
             raise ValueError(f"results[{rule!r}] must map attacks to numbers, found {row!r:.80}")
-    return {
-        rule: {attack: _number(rule, attack, value) for attack, value in row.items()} for rule, row in results.items()
-    }
+        rows[rule] = {attack: _number(rule, attack, value) for attack, value in row.items()}
+    return rows
 
 
 def _number(rule: object, attack: object, value: Any) -> float:
-    """A value as a float; None is NaN, as in JSON."""
+    """Convert a value to a float; None becomes NaN, as in JSON."""
     try:
         return math.nan if value is None else float(value)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a vector
@@ -85,34 +87,39 @@ def _number(rule: object, attack: object, value: Any) -> float:
 
 
 def _shades(table: Array) -> tuple[Array, Callable[[float], str]]:
-    """Values as shades from 0 to 1, and how to write a value."""
+    """Map values to shades from 0 to 1; also return the function that formats a value."""
     finite = np.isfinite(table)
-    low, high = table[finite].min(initial=math.inf), table[finite].max(initial=-math.inf)
-    if low >= 0 and high <= 1:  # rates, or nothing
+    low = table[finite].min(initial=math.inf)
+    high = table[finite].max(initial=-math.inf)
+    if low >= 0 and high <= 1:  # rates, or no finite value at all
         return np.where(finite, table, 1.0), "{:.2f}".format
     scaled = np.log(table, where=finite, out=np.zeros_like(table)) if low > 0 else table
-    scaled = scaled / 2  # the difference of the largest and the smallest float overflows
-    low, high = scaled[finite].min(), scaled[finite].max()
-    return np.where(finite, (scaled - low) / (high - low or 1), 1.0), _brief
+    scaled = scaled / 2  # the difference of the largest and the smallest float would overflow
+    low = scaled[finite].min()
+    high = scaled[finite].max()
+    return np.where(finite, (scaled - low) / (high - low or 1), 1.0), _format_briefly
 
 
-def _brief(x: float) -> str:
-    """At most six characters, which fit into one of seven columns: 1.5e6 for 1,460,000."""
+def _format_briefly(x: float) -> str:
+    """Format with at most six characters, which fit one of seven columns: 1.5e6 for 1,460,000."""
     if 1e5 <= abs(x) < math.inf:
         return f"{x:.1e}".replace("e+0", "e").replace("e+", "e")
     return short(x)
 
 
-def _table_labels(ax: Axes, rules: list[str], attacks: list[str], upright: bool) -> None:
-    """Rules to the left, attacks above, upright or slanted where they would run into each other; white lines."""
+def _label_cells(ax: Axes, rules: list[str], attacks: list[str], upright: bool) -> None:
+    """Write rules on the left and attacks above, slanted or upright if they would overlap."""
     ax.set_yticks(range(len(rules)), rules)
     ax.set_xticks(range(len(attacks)), attacks)
     ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
-    if max(map(len, attacks)) > 40 / len(attacks):
-        slanted: dict[str, Any] = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"}
-        ax.set_xticks(range(len(attacks)), attacks, va="bottom", **({"rotation": 90} if upright else slanted))
+    if max(map(len, attacks)) > 40 / len(attacks):  # about 40 characters fit across a column
+        turned: dict[str, Any] = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"}
+        if upright:
+            turned = {"rotation": 90}
+        ax.set_xticks(range(len(attacks)), attacks, va="bottom", **turned)
     ax.set_xticks(np.arange(1, len(attacks)) - 0.5, minor=True)
     ax.set_yticks(np.arange(1, len(rules)) - 0.5, minor=True)
     ax.tick_params(which="minor", length=0)
+    # Minor ticks lie between the cells; their grid separates the cells.
     ax.grid(which="minor", color="white", linewidth=0.8)

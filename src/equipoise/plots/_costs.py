@@ -1,0 +1,92 @@
+"""Bytes sent and aggregation time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equipoise.plots._style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
+from equipoise.simulation import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1}
+
+
+def cost_bars(
+    histories: Mapping[str, History], axes: tuple[Axes, Axes] | None = None
+) -> tuple[Axes, Axes]:
+    r"""Plot two bars per history: bytes sent per client, and aggregation time of all clients.
+
+    Both are per round. A scale is logarithmic if its bars span two decades.
+
+    >>> from equipoise import plots
+    >>> from equipoise.simulation.history import History, Round
+    >>> measured = Round(0, values={"bytes": 4e6}, seconds={"aggregate": 0.003})
+    >>> runs = {"Krum": History(2, rounds=[measured])}
+    >>> sent, took = plots.cost_bars(runs)
+    >>> sent.texts[0].get_text(), sent.get_xlabel()
+    ('4', 'sent per client\nand round (MB)')
+    >>> took.texts[0].get_text(), took.get_xlabel()
+    ('3', 'aggregation\nper round (ms)')
+    """
+    check_histories(histories)
+    names = [str(name) for name in histories]
+    if axes is None:
+        size = (COLUMN, 0.6 + 0.15 * len(histories))
+        _, axes = pyplot().subplots(1, 2, figsize=size, sharey=True, layout="constrained")
+    sent, took = _check_pair(axes)
+    summaries = [history.summary() for history in histories.values()]
+    sizes = [summary.get("bytes", math.nan) for summary in summaries]
+    _draw_bars(sent, names, sizes, BYTES, "sent per client\nand round")
+    times = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
+    _draw_bars(took, names, times, SECONDS, "aggregation\nper round")
+    took.tick_params(labelleft=False)
+    return sent, took
+
+
+def _check_pair(axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
+    """Raise unless ``axes`` has two elements; ``axes_for`` checks each of them."""
+    if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
+        raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
+    sent, took = axes
+    return sent, took
+
+
+def _draw_bars(
+    ax: Axes, names: list[str], values: list[float], units: Mapping[str, float], label: str
+) -> None:
+    """Draw horizontal bars with their values beside them."""
+    axes_for(ax, 0)
+    # Zero and non-finite values cannot set a unit or a scale.
+    known = [x for x in values if math.isfinite(x) and x > 0] or [1.0]
+    # The largest unit in which the longest bar is at least 1. Both tables of units are ascending.
+    unit = [unit for unit in units if units[unit] <= max(known)][-1:] or [*units][:1]
+    scale = units[unit[0]]
+    lengths = [x / scale if math.isfinite(x) else 0.0 for x in values]
+    ax.barh(range(len(names)), lengths, height=0.7, color=BENIGN)
+    _set_width(ax, min(known) / scale, max(known) / scale)
+    for row, (length, value) in enumerate(zip(lengths, values, strict=True)):
+        end = (max(length, ax.get_xlim()[0]), row)
+        text = "n/a" if math.isnan(value) else short(value / scale)
+        ax.annotate(text, end, (2, 0), textcoords="offset points", fontsize=6, va="center")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)  # upside down: the first history is on top
+    # Longer names need smaller letters to leave room for the bars.
+    ax.tick_params(axis="y", length=0, labelsize=7 if max(map(len, names)) <= 20 else 6)
+    ax.set_xlabel(f"{label} ({unit[0]})", fontsize=7, labelpad=2)
+
+
+def _set_width(ax: Axes, low: float, high: float) -> None:
+    """Make room for bars from ``low`` to ``high``, and for the numbers beside them."""
+    if high >= 100 * low:
+        # Start below the smallest bar, which would have no length otherwise.
+        ax.set_xscale("log")
+        ax.set_xlim(low / 2, high * (high / low) ** 0.6)
+    else:
+        ax.set_xlim(0, 1.5 * high)  # a third of the width for the numbers

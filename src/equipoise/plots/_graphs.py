@@ -1,0 +1,155 @@
+"""Communication graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equipoise._utils.validation import Clients, as_mask
+from equipoise.plots._style import (
+    BENIGN,
+    COLUMN,
+    GREY,
+    LIGHT,
+    MALICIOUS,
+    Array,
+    axes_for,
+    legend_below,
+)
+from equipoise.topology import Topology
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def graph(
+    topology: Topology,
+    malicious: Clients | None = None,
+    ax: Axes | None = None,
+    *,
+    layout: str | Mapping[int, Sequence[float]] = "circle",
+) -> Axes:
+    """Draw a communication graph.
+
+    Benign clients are blue discs; malicious clients are red squares with red edges. ``layout`` is
+    ``"circle"``, ``"spring"`` (deterministic), or a mapping from client to position. An edge
+    without its reverse is an arrow from sender to receiver. Self-loops are not drawn.
+
+    >>> from equipoise import plots
+    >>> ax = plots.graph(eq.Topology.ring(5), malicious=[2])
+    >>> ax.get_legend_handles_labels()[1]
+    ['benign', 'malicious']
+    """
+    if not isinstance(topology, Topology):
+        expected = "a Topology, such as Topology.from_networkx returns"
+        raise ValueError(f"topology must be {expected}, found {type(topology).__name__}")
+    is_malicious = as_mask(malicious, topology.n).cpu().numpy()
+    positions = _positions(topology, layout)
+    ax, new = axes_for(ax, COLUMN)
+    box = ax.get_window_extent()
+    side = min(box.width, box.height) * 72 / ax.figure.dpi  # points
+    # On a circle of this diameter, clients cover 65 % of the circumference and do not overlap.
+    size = float(np.clip(0.65 * math.pi * side / topology.n, 2, 13))
+    _draw_edges(ax, topology.edges().tolist(), positions, is_malicious, size)
+    _draw_clients(ax, positions, is_malicious, size)
+    ax.set_aspect("equal")
+    _set_limits(ax, positions)
+    ax.set_axis_off()
+    if is_malicious.any():
+        legend_below(ax, new, gap=0, markerscale=6 / size, handletextpad=0.1)
+    return ax
+
+
+def _positions(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> Array:
+    """Return the (n, 2) positions of the clients."""
+    n = topology.n
+    if isinstance(layout, str) and layout == "circle":
+        angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n  # clockwise from the top, like a clock
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    if isinstance(layout, str) and layout == "spring":
+        import networkx as nx
+
+        layout = nx.spring_layout(topology.to_networkx(), seed=0)
+    try:
+        if isinstance(layout, Mapping) and set(layout) == set(range(n)):
+            positions = np.array([layout[client] for client in range(n)], dtype=float)
+            if positions.shape == (n, 2) and np.isfinite(positions).all():
+                return positions
+    except (TypeError, ValueError):  # not numbers, or not two per client
+        pass
+    expected = f'"circle", "spring" or a position (x, y) for each of the clients 0 to {n - 1}'
+    raise ValueError(f"layout must be {expected}, found {layout!r:.80}")
+
+
+def _set_limits(ax: Axes, positions: Array) -> None:
+    """Leave a margin around all clients, even if there is one, or if they form a line."""
+    low = positions.min(axis=0)
+    high = positions.max(axis=0)
+    extent = high - low
+    half = 0.58 * np.maximum(extent, 0.2 * extent.max() or 1)
+    center = (low + high) / 2
+    ax.set_xlim(center[0] - half[0], center[0] + half[0])
+    ax.set_ylim(center[1] - half[1], center[1] + half[1])
+
+
+def _draw_edges(
+    ax: Axes, edges: list[list[int]], positions: Array, is_malicious: Array, size: float
+) -> None:
+    """Draw lines for mutual edges and arrows for the others, red if a malicious client sends."""
+    from matplotlib.collections import LineCollection
+
+    pairs = {(u, v) for u, v in edges if u != v}
+    mutual = sorted((u, v) for u, v in pairs if u < v and (v, u) in pairs)
+    width = float(np.clip(80 / max(len(pairs), 1), 0.25, 0.8))  # thinner if there are many
+    for red, color in ((False, LIGHT), (True, MALICIOUS)):
+        lines = [
+            (positions[u], positions[v])
+            for u, v in mutual
+            if bool(is_malicious[u] or is_malicious[v]) == red
+        ]
+        collection = LineCollection(lines, colors=color, linewidths=width, alpha=0.8, zorder=1)
+        ax.add_collection(collection)
+    for u, v in sorted((u, v) for u, v in pairs if (v, u) not in pairs):
+        arrow = {
+            "arrowstyle": "-|>,head_width=0.12,head_length=0.3",
+            "color": MALICIOUS if is_malicious[u] else GREY,
+            "linewidth": width,
+            "shrinkA": size / 2,
+            "shrinkB": size / 2,
+        }
+        ax.annotate("", positions[v], positions[u], arrowprops=arrow, zorder=1)
+
+
+def _draw_clients(ax: Axes, positions: Array, is_malicious: Array, size: float) -> None:
+    """Draw clients as markers of ``size`` points, with their ids if these are legible."""
+    for name, chosen, color, marker, scale in (
+        ("benign", ~is_malicious, BENIGN, "o", 1.0),
+        ("malicious", is_malicious, MALICIOUS, "s", 0.9),  # about the area of a disc
+    ):
+        if chosen.any():
+            ax.scatter(
+                positions[chosen, 0],
+                positions[chosen, 1],
+                s=(scale * size) ** 2,
+                color=color,
+                marker=marker,
+                edgecolors="white",
+                linewidths=0.4,
+                zorder=2,
+                label=name,
+            )
+    if size >= 9:  # points: letters of half that size are the smallest that can be read
+        for client, (x, y) in enumerate(positions):
+            ax.text(
+                x,
+                y,
+                str(client),
+                color="white",
+                fontsize=size / 2,
+                ha="center",
+                va="center_baseline",
+                zorder=3,
+            )
