@@ -39,7 +39,7 @@ class World(NamedTuple):
     def of(cls, known: Any) -> World:
         """What a `Knowledge` says, as arrays."""
         hears = tuple(tuple(known.topology.neighbors(i).tolist()) for i in range(known.topology.n))
-        malicious = frozenset(i for i in range(known.topology.n) if bool(known.liars[i]))
+        malicious = frozenset(i for i in range(known.topology.n) if bool(known.malicious_mask[i]))
         return cls(array(known.models), None if known.previous is None else array(known.previous), hears, malicious)
 
     @property

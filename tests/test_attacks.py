@@ -119,7 +119,7 @@ def told(known: Knowledge, attack: Any) -> dict[tuple[int, int], Tensor]:
 
 def dishonest_edges(known: Knowledge) -> Iterator[tuple[int, int, int]]:
     """Sender, receiver and the receiver's slot, for every edge from a malicious to a benign client."""
-    liars = known.liars.tolist()
+    liars = known.malicious_mask.tolist()
     for i in range(known.topology.n):
         for slot, sender in enumerate(known.topology.neighbors(i).tolist()):
             if liars[sender] and not liars[i]:
@@ -318,7 +318,7 @@ def test_adaptive_max_against_balance(perturbation: str, d: int, dtype: torch.dt
 def test_adaptive_around_own_shortens_it_by_all_that_balance_allows(d: int, dtype: torch.dtype) -> None:
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
     threshold = 0.9 * math.exp(-0.3)
-    lies = told(known, attacks.Adaptive(centre="own"))
+    lies = told(known, attacks.Adaptive(center="own"))
     assert lies
     for (_, victim), found in lies.items():
         own = array(known.models[victim])
@@ -329,15 +329,15 @@ def test_adaptive_around_own_takes_more_from_balance_than_around_the_mean() -> N
     """The mean is some way off, and that way counts."""
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 50, torch.float64, 0.25, seed=3)
     pulls = {}
-    for centre in ("mean", "own"):
-        lies = told(known, attacks.Adaptive(centre=centre))  # type: ignore[arg-type]
-        pulls[centre] = {edge: norm(array(lie)) / norm(array(known.models[edge[1]])) for edge, lie in lies.items()}
+    for center in ("mean", "own"):
+        lies = told(known, attacks.Adaptive(center=center))  # type: ignore[arg-type]
+        pulls[center] = {edge: norm(array(lie)) / norm(array(known.models[edge[1]])) for edge, lie in lies.items()}
     assert all(pulls["own"][edge] < pulls["mean"][edge] for edge in pulls["own"])
 
 
 def test_adaptive_around_own_is_for_each_victim() -> None:
-    with pytest.raises(ValueError, match="scope must be 'receiver' for centre='own', found 'global'"):
-        attacks.Adaptive(centre="own", scope="global")
+    with pytest.raises(ValueError, match="scope must be 'receiver' for center='own', found 'global'"):
+        attacks.Adaptive(center="own", scope="global")
 
 
 def test_adaptive_max_for_everybody() -> None:
@@ -578,10 +578,10 @@ FLIP = attacks.LabelFlip({3: 5})
 @pytest.mark.parametrize(
     "attack",
     [
-        attacks.Only(FLIP, (0,)),
-        attacks.Together(attacks.Zero(), FLIP),
-        attacks.OnModels(attacks.Window(FLIP, 0, 5)),
-        attacks.Window(attacks.Together(FLIP), 0, 5),
+        attacks.OnlyClients(FLIP, (0,)),
+        attacks.Combined(attacks.Zero(), FLIP),
+        attacks.InModelSpace(attacks.Window(FLIP, 0, 5)),
+        attacks.Window(attacks.Combined(FLIP), 0, 5),
     ],
     ids=repr,
 )
@@ -597,7 +597,7 @@ def test_a_window_does_not_take_the_data_of_a_combination_for_clean(attack: Any)
         (FLIP, True),
         (attacks.Window(FLIP, 0, 1), True),
         (attacks.Zero(), False),
-        (attacks.Together(attacks.Zero(), attacks.Only(attacks.OnModels(attacks.MinMax()), (0,))), False),
+        (attacks.Combined(attacks.Zero(), attacks.OnlyClients(attacks.InModelSpace(attacks.MinMax()), (0,))), False),
     ],
     ids=repr,
 )
@@ -611,7 +611,7 @@ def test_only_some_follow(attack: Any) -> None:
     """The others tell the truth, and what the followers say does not depend on who else follows."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     everybody = told(known, attack)
-    for (sender, victim), found in told(known, attacks.Only(attack, clients=[0, 7])).items():
+    for (sender, victim), found in told(known, attacks.OnlyClients(attack, clients=[0, 7])).items():
         expected = known.models[3] if sender == 3 else everybody[sender, victim]
         assert torch.allclose(found, expected, rtol=1e-12), f"{sender} -> {victim}"
 
@@ -625,9 +625,9 @@ def test_only_takes_clients_of_any_kind(kind: Any, masked: bool, clients: list[i
     if masked and kind is set:
         return
     flip, known = attacks.LabelFlip({3: 5}), knowledge(complete(7), 2, torch.float32, [0, 3, 6])
-    attack = attacks.Only(flip, kind([i in clients for i in range(7)] if masked else clients))
-    assert attack == attacks.Only(flip, clients=tuple(clients))
-    assert hash(attack) == hash(attacks.Only(flip, clients=tuple(clients)))
+    attack = attacks.OnlyClients(flip, kind([i in clients for i in range(7)] if masked else clients))
+    assert attack == attacks.OnlyClients(flip, clients=tuple(clients))
+    assert hash(attack) == hash(attacks.OnlyClients(flip, clients=tuple(clients)))
     assert [i for i in range(7) if attacks.poisoners(attack, i)] == sorted(clients)
     lies = dataclasses.replace(attack, attack=attacks.Zero()).forge(known)
     assert ([] if lies is None else lies.senders.unique().tolist()) == sorted({0, 3, 6} & set(clients))
@@ -636,7 +636,7 @@ def test_only_takes_clients_of_any_kind(kind: Any, masked: bool, clients: list[i
 def test_only_benign_clients_change_nothing() -> None:
     """Who is not malicious follows no attack."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
-    for (sender, _), found in told(known, attacks.Only(attacks.Zero(), clients=[1, 2])).items():
+    for (sender, _), found in told(known, attacks.OnlyClients(attacks.Zero(), clients=[1, 2])).items():
         assert torch.equal(found, known.models[sender])
 
 
@@ -650,11 +650,11 @@ def test_lies_about_models_are_told_as_the_updates_that_lead_there(attack: Any) 
     assert origin is not None
     sent = known.models - origin
     updates = dataclasses.replace(known, models=sent, previous=torch.zeros_like(sent), origin=origin)
-    expected, found = told(known, attack), told(updates, attacks.OnModels(attack))
+    expected, found = told(known, attack), told(updates, attacks.InModelSpace(attack))
     assert found.keys() == expected.keys()
     for sender, victim in found:
         torch.testing.assert_close(origin[victim] + found[sender, victim], expected[sender, victim])
-    plain = told(known, attacks.OnModels(attack))
+    plain = told(known, attacks.InModelSpace(attack))
     assert all(torch.equal(plain[edge], expected[edge]) for edge in expected)
 
 
@@ -774,10 +774,10 @@ def test_the_slowest_mode_of_a_graph_that_falls_apart() -> None:
 def test_together() -> None:
     """Each malicious client follows the last of the attacks that has something for it."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7, 8])
-    mixed = attacks.Together(
-        attacks.Only(attacks.Zero(), clients=[0, 3]),
-        attacks.Only(attacks.Mimic(target=5), clients=[3]),
-        attacks.Only(attacks.NonFinite(value=math.inf), clients=[7]),
+    mixed = attacks.Combined(
+        attacks.OnlyClients(attacks.Zero(), clients=[0, 3]),
+        attacks.OnlyClients(attacks.Mimic(target=5), clients=[3]),
+        attacks.OnlyClients(attacks.NonFinite(value=math.inf), clients=[7]),
     )
     says = {0: torch.zeros(4), 3: known.models[5], 7: torch.full((4,), math.inf), 8: known.models[8]}
     lies = told(known, mixed)
@@ -789,17 +789,17 @@ def test_together() -> None:
 def test_together_with_an_attack_of_everybody() -> None:
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     mimics, flips = told(known, attacks.Mimic()), told(known, attacks.SignFlip())
-    lies = told(known, attacks.Together(attacks.SignFlip(), attacks.Only(attacks.Mimic(), clients=[3])))
+    lies = told(known, attacks.Combined(attacks.SignFlip(), attacks.OnlyClients(attacks.Mimic(), clients=[3])))
     for edge, found in lies.items():
         assert torch.equal(found, (mimics if edge[0] == 3 else flips)[edge])
-    overridden = told(known, attacks.Together(attacks.Only(attacks.Mimic(), clients=[3]), attacks.SignFlip()))
+    overridden = told(known, attacks.Combined(attacks.OnlyClients(attacks.Mimic(), clients=[3]), attacks.SignFlip()))
     for edge, found in overridden.items():
         assert torch.equal(found, flips[edge])
 
 
 def test_windows_of_different_attacks() -> None:
     """One attack in the first half of the rounds, another one in the second."""
-    halves = attacks.Together(attacks.Window(attacks.Zero(), 0, 5), attacks.Window(attacks.Mimic(), 5, 10))
+    halves = attacks.Combined(attacks.Window(attacks.Zero(), 0, 5), attacks.Window(attacks.Mimic(), 5, 10))
     for t in range(11):
         known = knowledge(complete(5), 2, torch.float32, [4], inputs={"t": t, "total": 11})
         expected = known.models[4] if t == 10 else torch.zeros(2) if t < 5 else known.models[0]
@@ -879,7 +879,7 @@ def test_window_asks_for_the_round() -> None:
         (attacks.MinSum, {"perturbation": "other"}, "perturbation"),
         (attacks.Adaptive, {"mode": "other"}, "mode"),
         (attacks.Adaptive, {"perturbation": "other"}, "perturbation"),
-        (attacks.Adaptive, {"centre": "other"}, "centre"),
+        (attacks.Adaptive, {"center": "other"}, "center"),
         (attacks.Dissensus, {"weights": "other"}, "weights"),
         (attacks.Gaussian, {"std": -1.0}, "std"),
     ],
@@ -911,22 +911,22 @@ def test_mimic_needs_a_benign_client() -> None:
         (lambda: attacks.Mimic(1.0), r"target must be an integer at least 0, found 1\.0"),
         (lambda: attacks.Window(attacks.Zero(), "a", 2), "start must be an integer at least 0, found 'a'"),
         (lambda: attacks.Window("x", 0, 1), "attack must have a method forge or a method poison, found str"),
-        (lambda: attacks.Only(attacks.Zero, (1,)), "attack must have a method forge or a method poison, found "),
+        (lambda: attacks.OnlyClients(attacks.Zero, (1,)), "attack must have a method forge or a method poison, found "),
         (
-            lambda: attacks.Only(attacks.Zero(), 3),
+            lambda: attacks.OnlyClients(attacks.Zero(), 3),
             r"clients must be a bool mask of shape \(n,\) or client ids, found 3",
         ),
         (
-            lambda: attacks.Only(attacks.Zero(), [0.5]),
+            lambda: attacks.OnlyClients(attacks.Zero(), [0.5]),
             r"clients must be a bool mask of shape \(n,\) or client ids, found float64 \(1,\)",
         ),
-        (lambda: attacks.Only(attacks.Zero(), [-1]), "clients must be at least 0, found -1"),
+        (lambda: attacks.OnlyClients(attacks.Zero(), [-1]), "clients must be at least 0, found -1"),
         (
-            lambda: attacks.Only(attacks.Zero(), (2, 2)),
+            lambda: attacks.OnlyClients(attacks.Zero(), (2, 2)),
             "clients must name every client once, found client 2 more than once",
         ),
-        (lambda: attacks.OnModels(3), "attack must have a method forge or a method poison, found int"),
-        (lambda: attacks.Together(attacks.Zero(), 3), "attack must have a method forge or a method poison, found int"),
+        (lambda: attacks.InModelSpace(3), "attack must have a method forge or a method poison, found int"),
+        (lambda: attacks.Combined(attacks.Zero(), 3), "attack must have a method forge or a method poison, found int"),
     ],
 )
 def test_options_that_are_none(make: Callable[[], Any], text: str) -> None:
@@ -935,20 +935,22 @@ def test_options_that_are_none(make: Callable[[], Any], text: str) -> None:
 
 
 def test_where_everybody_is_malicious_nobody_hides() -> None:
-    assert attacks.hidden_deviations(3, 3) == 0
+    assert attacks.lie_z_max(3, 3) == 0
 
 
 def test_attacks_on_data_tell_no_lies_in_combinations() -> None:
     known = knowledge(complete(5), 3, torch.float32, [0, 1])
     flip = attacks.LabelFlip({3: 5})
-    assert attacks.Only(flip, clients=(0,)).forge(known) is None
-    assert attacks.OnModels(flip).forge(known) is None
+    assert attacks.OnlyClients(flip, clients=(0,)).forge(known) is None
+    assert attacks.InModelSpace(flip).forge(known) is None
     assert (
-        attacks.OnModels(attacks.Window(attacks.Zero(), 5, 9)).forge(dataclasses.replace(known, origin=known.models))
+        attacks.InModelSpace(attacks.Window(attacks.Zero(), 5, 9)).forge(
+            dataclasses.replace(known, origin=known.models)
+        )
         is None
     )
-    assert attacks.poisoners(attacks.OnModels(flip), client=0) == (flip,)
-    assert attacks.Together(flip, flip).forge(known) is None
-    both = attacks.Together(flip, attacks.Only(attacks.Zero(), clients=(1,))).forge(known)
+    assert attacks.poisoners(attacks.InModelSpace(flip), client=0) == (flip,)
+    assert attacks.Combined(flip, flip).forge(known) is None
+    both = attacks.Combined(flip, attacks.OnlyClients(attacks.Zero(), clients=(1,))).forge(known)
     assert both is not None
     assert both.senders.unique().tolist() == [1]

@@ -127,7 +127,7 @@ def test_a_wrong_rule_breaks_its_law(rule: Any, law: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case") as caught:
         check_rule(rule, laws=[law], examples=200)
     assert name_of(rule) in str(caught.value)
-    assert LAWS[law].says in str(caught.value)
+    assert LAWS[law].statement in str(caught.value)
 
 
 def test_there_is_a_wrong_rule_for_every_law() -> None:
@@ -150,7 +150,7 @@ def test_the_smallest_case_is_shown() -> None:
     with pytest.raises(AssertionError) as caught:
         check_rule(hears_nothing_as_zero, laws=["starvation"])
     message = str(caught.value)
-    assert "The law: Without messages, or with unreadable ones only, the aggregate is own.\n" in message
+    assert "The law: Without messages, or with only non-finite ones, the aggregate is the own model.\n" in message
     assert "Found: models: tensor([[0.]]), expected tensor([[" in message
     assert re.search(r"torch.float32, n = 1, k = 0, d = 1\nclient 0: own \[-?[\d.]+\]\nt = 0\ntotal = 1\n", message)
 
