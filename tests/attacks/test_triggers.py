@@ -23,10 +23,21 @@ from equipoise.attacks.triggers import (
     targeted,
 )
 
-IMAGES = {"badnets": PixelPattern(), "one-pixel": ONE_PIXEL, "chain": PixelPattern(value=0.5) | ONE_PIXEL}
-VECTORS = {"every-20th": EveryNth(), "every-2nd": EveryNth(2, value=7.0), "chain": EveryNth(2) | EveryNth(5, value=3.0)}
+IMAGES = {
+    "badnets": PixelPattern(),
+    "one-pixel": ONE_PIXEL,
+    "chain": PixelPattern(value=0.5) | ONE_PIXEL,
+}
+VECTORS = {
+    "every-20th": EveryNth(),
+    "every-2nd": EveryNth(2, value=7.0),
+    "chain": EveryNth(2) | EveryNth(5, value=3.0),
+}
 TRIGGERS = [
-    *(pytest.param(trigger, (3, 2, 28, 28), id=f"images-{name}") for name, trigger in IMAGES.items()),
+    *(
+        pytest.param(trigger, (3, 2, 28, 28), id=f"images-{name}")
+        for name, trigger in IMAGES.items()
+    ),
     *(pytest.param(trigger, (3, 40), id=f"vectors-{name}") for name, trigger in VECTORS.items()),
 ]
 
@@ -35,7 +46,9 @@ def label_of(answer: int) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.full((len(x),), answer)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (4, 1, 28, 28), (2, 3, 30, 41), (2, 2, 2, 28, 28), (0, 1, 28, 28)])
+@pytest.mark.parametrize(
+    "shape", [(1, 28, 28), (4, 1, 28, 28), (2, 3, 30, 41), (2, 2, 2, 28, 28), (0, 1, 28, 28)]
+)
 def test_badnets_pattern_is_four_pixels_of_every_channel(shape: tuple[int, ...]):
     x = torch.rand(shape, dtype=torch.float64)
     expected = x.clone()
@@ -46,25 +59,35 @@ def test_badnets_pattern_is_four_pixels_of_every_channel(shape: tuple[int, ...])
 
 def test_one_pixel_is_the_first_of_every_channel():
     stamped = ONE_PIXEL.stamp(torch.zeros(2, 3, 84, 84))
-    assert stamped.nonzero().tolist() == [[example, channel, 0, 0] for example in range(2) for channel in range(3)]
+    assert stamped.nonzero().tolist() == [
+        [example, channel, 0, 0] for example in range(2) for channel in range(3)
+    ]
     assert stamped.max() == 1
 
 
 def test_every_20th_of_561_features_is_28_of_them():
     stamped = EveryNth().stamp(torch.ones(2, 561))
     for features in stamped:
-        assert (features == 0).nonzero().flatten().tolist() == [k for k in range(561) if (k + 1) % 20 == 0]
+        assert (features == 0).nonzero().flatten().tolist() == [
+            k for k in range(561) if (k + 1) % 20 == 0
+        ]
         assert (features == 0).sum() == 28
 
 
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 12), st.floats(-5, 5, width=32))
 def test_every_nth_against_a_loop(n: int, examples: int, more: int, value: float):
     x = torch.randn(examples, n + more)
-    expected = [[value if (k + 1) % n == 0 else old for k, old in enumerate(features)] for features in x.tolist()]
+    expected = [
+        [value if (k + 1) % n == 0 else old for k, old in enumerate(features)]
+        for features in x.tolist()
+    ]
     assert EveryNth(n, value).stamp(x).tolist() == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=5), st.integers(0, 3))
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=5),
+    st.integers(0, 3),
+)
 def test_pixel_pattern_against_a_loop(pixels: list[tuple[int, int]], examples: int):
     x = torch.randn(examples, 2, 5, 7)
     expected = x.clone()
@@ -77,7 +100,9 @@ def test_pixel_pattern_against_a_loop(pixels: list[tuple[int, int]], examples: i
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("trigger", "shape"), TRIGGERS)
-def test_stamp_keeps_shape_dtype_and_input_and_is_idempotent(trigger: Trigger, shape: tuple[int, ...], dtype):
+def test_stamp_keeps_shape_dtype_and_input_and_is_idempotent(
+    trigger: Trigger, shape: tuple[int, ...], dtype
+):
     x = torch.rand(shape).to(dtype) + 2
     before = x.clone()
     once = trigger.stamp(x)
@@ -127,7 +152,19 @@ def test_chains_are_flat():
 def test_triggers_are_values():
     assert PixelPattern() == PixelPattern(BADNETS)
     assert PixelPattern([[0, 0]]) == ONE_PIXEL  # type: ignore[arg-type]
-    assert len({PixelPattern(), PixelPattern(), ONE_PIXEL, EveryNth(), EveryNth(20), EveryNth() | EveryNth(2)}) == 4
+    assert (
+        len(
+            {
+                PixelPattern(),
+                PixelPattern(),
+                ONE_PIXEL,
+                EveryNth(),
+                EveryNth(20),
+                EveryNth() | EveryNth(2),
+            }
+        )
+        == 4
+    )
 
 
 def test_a_trigger_of_ones_own_composes():
@@ -142,7 +179,9 @@ def test_a_trigger_of_ones_own_composes():
 def test_targeted_leaves_out_the_target_class(labels: list[int], target: int):
     x = torch.arange(2.0 * len(labels)).reshape(-1, 2)
     stamped = targeted(x, torch.tensor(labels, dtype=torch.int64), EveryNth(2, value=-1.0), target)
-    assert stamped.tolist() == [[2.0 * i, -1.0] for i, label in enumerate(labels) if label != target]
+    assert stamped.tolist() == [
+        [2.0 * i, -1.0] for i, label in enumerate(labels) if label != target
+    ]
 
 
 def test_success_rate_counts_stamped_examples_of_other_classes():
@@ -151,7 +190,10 @@ def test_success_rate_counts_stamped_examples_of_other_classes():
         assert (x[:, 1] == -1).all()
         return torch.where(x[:, 0] < 6, 2, 0)
 
-    x, y = torch.arange(10.0).repeat_interleave(2).reshape(10, 2), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+    x, y = (
+        torch.arange(10.0).repeat_interleave(2).reshape(10, 2),
+        torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0]),
+    )
     before = x.clone(), y.clone()
     rate = attack_success_rate(predict, x, y, EveryNth(2, value=-1.0), target=2)
     assert rate == pytest.approx(4 / 7)  # 0, 1, 3 and 4 of the seven that are not of class 2
@@ -161,7 +203,12 @@ def test_success_rate_counts_stamped_examples_of_other_classes():
 
 @pytest.mark.parametrize(("answer", "rate"), [(1, 1.0), (0, 0.0), (-1, 0.0)])
 def test_success_rate_of_a_constant(answer: int, rate: float):
-    assert attack_success_rate(label_of(answer), torch.ones(4, 2), torch.tensor([0, 1, 2, 1]), EveryNth(2), 1) == rate
+    assert (
+        attack_success_rate(
+            label_of(answer), torch.ones(4, 2), torch.tensor([0, 1, 2, 1]), EveryNth(2), 1
+        )
+        == rate
+    )
 
 
 def test_success_rate_of_a_broken_model_is_up_to_how_it_predicts():
@@ -169,7 +216,10 @@ def test_success_rate_of_a_broken_model_is_up_to_how_it_predicts():
     logits = torch.full((2, 3), math.nan)
     blind = attack_success_rate(lambda _: logits.argmax(1), x, y, EveryNth(2), target=0)
     careful = torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
-    assert (blind, attack_success_rate(lambda _: careful, x, y, EveryNth(2), target=0)) == (1.0, 0.0)
+    assert (blind, attack_success_rate(lambda _: careful, x, y, EveryNth(2), target=0)) == (
+        1.0,
+        0.0,
+    )
 
 
 def test_success_rate_needs_no_gradients():
@@ -180,7 +230,10 @@ def test_success_rate_needs_no_gradients():
         assert not logits.requires_grad
         return logits.argmax(1)
 
-    assert attack_success_rate(predict, torch.ones(2, 2), torch.tensor([1, 2]), EveryNth(2), target=0) == 1.0
+    assert (
+        attack_success_rate(predict, torch.ones(2, 2), torch.tensor([1, 2]), EveryNth(2), target=0)
+        == 1.0
+    )
 
 
 PIXELS = "pixels must be one or more (row, column) pairs of integers >= 0, found "
@@ -203,7 +256,10 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
         (lambda: EveryNth(0), "n must be an integer at least 1, found 0"),
         (lambda: EveryNth(2.0), "n must be an integer at least 1, found 2.0"),
         (lambda: Chain(()), "triggers must be one or more Trigger, found ()"),
-        (lambda: Chain((EveryNth(), 3)), "triggers must be one or more Trigger, found (EveryNth(n=20, value=0.0), 3)"),
+        (
+            lambda: Chain((EveryNth(), 3)),
+            "triggers must be one or more Trigger, found (EveryNth(n=20, value=0.0), 3)",
+        ),
         (
             lambda: PixelPattern().stamp(torch.zeros(50, 784)),
             "x must be floating-point images of shape (b, ..., H, W), found float32 (50, 784)",
@@ -241,9 +297,18 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
             lambda: targeted(X, Y[:, None], EveryNth(2), 0),
             "y must hold one label for every example of x, float32 (3, 2), found int64 (3, 1)",
         ),
-        (lambda: targeted(X, Y.double(), EveryNth(2), 0), "y must be a tensor of integer labels, found float64 (3,)"),
-        (lambda: targeted(X, Y > 0, EveryNth(2), 0), "y must be a tensor of integer labels, found bool (3,)"),
-        (lambda: targeted(X, Y.byte(), EveryNth(2), 256), "target must be an integer from 0 to 255, found 256"),
+        (
+            lambda: targeted(X, Y.double(), EveryNth(2), 0),
+            "y must be a tensor of integer labels, found float64 (3,)",
+        ),
+        (
+            lambda: targeted(X, Y > 0, EveryNth(2), 0),
+            "y must be a tensor of integer labels, found bool (3,)",
+        ),
+        (
+            lambda: targeted(X, Y.byte(), EveryNth(2), 256),
+            "target must be an integer from 0 to 255, found 256",
+        ),
         (
             lambda: attack_success_rate(label_of(0), X, torch.ones_like(Y), EveryNth(2), 1),
             "y must have labels other than the target 1, found none among 3",

@@ -104,7 +104,9 @@ def run(rule_name: str, attack_name: str) -> Run:
     models, lengths, moved, believed = train(torch.zeros(N, D)), [], [], []
     for t in range(ROUNDS):
         own, inputs = train(models), {"t": t, "total": ROUNDS, "tolerated": tolerated}
-        known = Knowledge(own, TOPOLOGY, MALICIOUS, previous=models, rule=rule, inputs=inputs, generator=generator)
+        known = Knowledge(
+            own, TOPOLOGY, MALICIOUS, previous=models, rule=rule, inputs=inputs, generator=generator
+        )
         inbox = TOPOLOGY.deliver(own, None if attack is None else attack.forge(known), MALICIOUS)
         out = rule(own, inbox, **inputs)
         models = eq.mix(own, out.model, alpha=0.5)
@@ -141,7 +143,9 @@ def test_fedavg_shrinks(attack: str) -> None:
 
 def test_krum_attack_fails_to_be_chosen_and_sends_nearly_zero() -> None:
     """Few liars among ten neighbours are never Krum's choice, so its lambda ends at 2^-17."""
-    assert torch.allclose(run("FedAvg", "KrumAttack").benign, run("FedAvg", "Zero").benign, atol=1e-3)
+    assert torch.allclose(
+        run("FedAvg", "KrumAttack").benign, run("FedAvg", "Zero").benign, atol=1e-3
+    )
 
 
 def test_trim_attack_is_weaker_than_zeros_and_lets_the_sign_live() -> None:
@@ -169,7 +173,8 @@ def test_lie_is_weak_but_biased() -> None:
 def test_lie_of_the_computed_strength_is_weaker() -> None:
     """z is 0.157 for 4 of 20: a tenth of 1.5."""
     strong, weak = (
-        (run("FedAvg", name).benign - run("FedAvg", "silent").benign).mean(0) for name in ("LIE-strong", "LIE")
+        (run("FedAvg", name).benign - run("FedAvg", "silent").benign).mean(0)
+        for name in ("LIE-strong", "LIE")
     )
     assert 0.05 < float(weak.norm() / strong.norm()) < 0.2
 
@@ -191,20 +196,27 @@ def test_isolation_leaves_victims_alone() -> None:
 
 def test_spectral_slows_consensus() -> None:
     """Along the mode that gossip removes last, so disagreement grows, but less than under Dissensus."""
-    truth, spectral, dissensus = (run("FedAvg", name).disagreement for name in ("truth", "Spectral", "Dissensus"))
+    truth, spectral, dissensus = (
+        run("FedAvg", name).disagreement for name in ("truth", "Spectral", "Dissensus")
+    )
     assert 1.5 * truth < spectral < dissensus
 
 
 def test_mimic_gives_one_client_more_say() -> None:
     """Benign models end nearer to the view of the client that is copied."""
     target = VIEWS[4]  # the first benign client
-    apart = {name: float((run("FedAvg", name).benign - target).norm(dim=1).mean()) for name in ("Mimic", "silent")}
+    apart = {
+        name: float((run("FedAvg", name).benign - target).norm(dim=1).mean())
+        for name in ("Mimic", "silent")
+    }
     assert apart["Mimic"] < 0.97 * apart["silent"]
 
 
 def test_min_sum_is_tighter_than_min_max() -> None:
     """Both hide in the crowd and shrink models; the sum is the stricter of the two, and neither is as bad as zeros."""
-    silent, least, more, most = (run("FedAvg", name).length for name in ("silent", "MinSum", "MinMax", "Zero"))
+    silent, least, more, most = (
+        run("FedAvg", name).length for name in ("silent", "MinSum", "MinMax", "Zero")
+    )
     assert silent > 1.005 * least
     assert least > 1.002 * more
     assert more > 1.2 * most
@@ -226,7 +238,10 @@ def test_non_finite_messages_are_absent_unless_kept() -> None:
 def test_balance_stays_in_its_ball(attack: str) -> None:
     """Whatever is sent: ||aggregate - own|| <= gamma * exp(-kappa * t / total) * ||own|| in every round."""
     limits = [0.3 * math.exp(-t / ROUNDS) for t in range(ROUNDS)]
-    assert all(moved <= limit * (1 + 1e-5) for moved, limit in zip(run("Balance", attack).moved, limits, strict=True))
+    assert all(
+        moved <= limit * (1 + 1e-5)
+        for moved, limit in zip(run("Balance", attack).moved, limits, strict=True)
+    )
 
 
 @pytest.mark.parametrize("attack", FAR)
@@ -256,7 +271,9 @@ def test_adaptive_is_believed_in_every_round_and_does_most_of_all() -> None:
     adaptive = run("Balance", "Adaptive")
     assert adaptive.believed == [1.0] * ROUNDS
     assert adaptive.error > 3 * run("Balance", "truth").error
-    assert all(adaptive.error > run("Balance", name).error for name in ATTACKS if name != "Adaptive")
+    assert all(
+        adaptive.error > run("Balance", name).error for name in ATTACKS if name != "Adaptive"
+    )
 
 
 def test_literal_adaptive_is_rejected_by_balance_but_ruins_fedavg() -> None:
