@@ -2,12 +2,12 @@
 
 Nothing here is fast or shared with the library. A reference takes a `World`, all that an omniscient
 adversary sees, and one victim, a benign client with a malicious neighbor. Its keywords are the
-attack's options, by the same names. It returns the one `Lie` that every malicious neighbor sends that
-victim; `krum_attack` also needs the ``sender``. Attacks that draw random numbers have no reference;
-`trim_range` gives the range of every coordinate of a Trim lie.
+attack's options, by the same names. It returns the one `Lie` that every malicious neighbor sends
+that victim; `krum_attack` also needs the ``sender``. Attacks that draw random numbers have no
+reference; `trim_range` gives the range of every coordinate of a Trim lie.
 
-Section numbers are those of section 2, "Attacks", of the project's definitions, which name the papers
-and code.
+Section numbers are those of section 2, "Attacks", of the project's definitions, which name the
+papers and code.
 """
 
 from tests.attack_references.adaptive import adaptive_literal, adaptive_max, balance_limit, probe

@@ -26,7 +26,9 @@ class Probe(NamedTuple):
         return self.mu - gamma * self.p
 
     def accepted(self, gamma: float) -> bool:
-        """Whether the victim's rule gives weight to all malicious messages; Krum chooses one of them."""
+        """Whether the victim's rule gives weight to all malicious messages; Krum chooses one of
+        them.
+        """
         weights = self.answer(gamma).weights
         heard = [weights[slot] > 0 for slot in self.liars]
         return any(heard) if self.rule == "Krum" else all(heard)
@@ -45,7 +47,9 @@ def probe(
     perturbation: str = "unit",
     scope: str = "receiver",
 ) -> Probe:
-    """The line of lies for a victim that follows a rule, given by its name and by options and inputs."""
+    """The line of lies for a victim that follows a rule, given by its name and by options and
+    inputs.
+    """
     rows = vectors(world, crowd(world, victim, scope), "model")
     p, undecided = perturbation_of(rows, perturbation)
     mu, mine = mean(list(rows)), client_inputs(dict(inputs), victim)
@@ -63,7 +67,9 @@ def probe(
 
 
 def balance_limit(world: World, victim: int, threshold: float, line: Probe) -> float:
-    """2.7, 'max' against BALANCE: the largest gamma with ||w_i - mu + gamma * p|| <= threshold * ||w_i||."""
+    """2.7, 'max' against BALANCE: the largest gamma with ||w_i - mu + gamma * p|| <= threshold *
+    ||w_i||.
+    """
     own = world.models[victim]
     return larger_root(line.mu - own, line.p, (threshold * norm(own)) ** 2)
 
@@ -74,7 +80,8 @@ def accepted_strengths(line: Probe, largest: float, steps: int = 400) -> list[fl
 
 
 def adaptive_max(line: Probe, largest: float, steps: int = 400) -> float:
-    """2.7, 'max': the largest accepted gamma below ``largest``; NaN unless exactly the ones from 0 to it are accepted.
+    """2.7, 'max': the largest accepted gamma below ``largest``; NaN unless exactly the ones from 0
+    to it are accepted.
 
     Found on a grid, then by bisection.
     """
@@ -90,7 +97,9 @@ def adaptive_max(line: Probe, largest: float, steps: int = 400) -> float:
 
 
 def adaptive_literal(line: Probe, *, start: float = 10.0, tolerance: float = 1e-5) -> float:
-    """2.7, the search as it is written: every test is compared with the one before, so the first always succeeds."""
+    """2.7, the search as it is written: every test is compared with the one before, so the first
+    always succeeds.
+    """
     gamma, step, success, before = start, start, 0.0, -1.0
     while abs(success - gamma) > tolerance:
         loss = line.damage(gamma)

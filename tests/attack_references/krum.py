@@ -24,7 +24,9 @@ from tests.references import Message, Vector, krum, norm
 
 
 def krum_attack(world: World, victim: int, *, form: str = "group", **options: Any) -> Lie:
-    """2.4 Krum attack: a lie against the direction of Krum's choice, as far as Krum still chooses it."""
+    """2.4 Krum attack: a lie against the direction of Krum's choice, as far as Krum still chooses
+    it.
+    """
     return (krum_group if form == "group" else krum_fang)(world, victim, **options)
 
 
@@ -37,7 +39,8 @@ def krum_group(
     sender: int | None = None,
     **_: Any,
 ) -> Lie:
-    """2.4 (a): -lambda * sign(Krum of all before-attack vectors); lambda = 1, 1/2, ... until chosen or <= 1e-5.
+    """2.4 (a): -lambda * sign(Krum of all before-attack vectors); lambda = 1, 1/2, ... until chosen
+    or <= 1e-5.
 
     With n <= 2 vectors it is the sender's own, v -> -v.
     """
@@ -53,7 +56,8 @@ def krum_group(
 
 
 def krum_fang(world: World, victim: int, *, scope: str = "receiver", **_: Any) -> Lie:
-    """2.4 (b): w_Re - lambda * sign(Krum before - w_Re); lambda = lambda_max, /2, ... until chosen or < 1e-5.
+    """2.4 (b): w_Re - lambda * sign(Krum before - w_Re); lambda = lambda_max, /2, ... until chosen
+    or < 1e-5.
 
     In model space; w_Re is the victim's w^t.
     """
@@ -70,10 +74,11 @@ def krum_fang(world: World, victim: int, *, scope: str = "receiver", **_: Any) -
 
 
 def largest_krum_step(world: World, victim: int, scope: str, start: Vector) -> float:
-    """lambda_max = min_i sum_{l in k nearest benign} D(w_l, w_i) / ((m-2c-1) sqrt(d)) + max_l D(w_l, w_Re) / sqrt(d).
+    """lambda_max = min_i sum_{l in k nearest benign} D(w_l, w_i) / ((m-2c-1) sqrt(d)) + max_l
+    D(w_l, w_Re) / sqrt(d).
 
-    For m messages, c of them malicious, and k = m-c-2. Where the victim hears too few benign clients for these numbers
-    to be positive, they are 1; the nearest of nobody add nothing.
+    For m messages, c of them malicious, and k = m-c-2. Where the victim hears too few benign
+    clients for these numbers to be positive, they are 1; the nearest of nobody add nothing.
     """
     benign = [world.models[j] for j in crowd(world, victim, scope)]
     m, c = len(everyone(world, victim, scope)), len(liars(world, victim, scope))

@@ -25,7 +25,9 @@ from tests.attack_references.world import (
 
 
 def lie_strength(n: int, m: int) -> float:
-    """2.8: z = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m; NaN where that is no probability in (0, 1)."""
+    """2.8: z = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m; NaN where that is no
+    probability in (0, 1).
+    """
     s = math.floor(n / 2 + 1) - m
     share = (n - m - s) / (n - m) if n > m else math.nan
     return NormalDist().inv_cdf(share) if 0 < share < 1 else math.nan
@@ -41,7 +43,9 @@ def lie(
     sign: int = -1,
     **_: Any,
 ) -> Lie:
-    """2.8 LIE: mu + sign * z * sigma, with the population standard deviation; z from all n clients, m malicious."""
+    """2.8 LIE: mu + sign * z * sigma, with the population standard deviation; z from all n clients,
+    m malicious.
+    """
     rows = list(vectors(world, crowd(world, victim, scope), space))
     strength = lie_strength(len(world.models), len(world.malicious)) if z is None else z
     return decided(
@@ -91,7 +95,9 @@ def sign_flip(world: World, victim: int, **options: Any) -> Lie:
 
 
 def mimic(world: World, victim: int, *, target: int | None = None, **_: Any) -> Lie:
-    """2.10 Mimic: everybody malicious copies one benign client, the first that is finite unless told which."""
+    """2.10 Mimic: everybody malicious copies one benign client, the first that is finite unless
+    told which.
+    """
     finite = [j for j in world.benign if np.isfinite(world.models[j]).all()]
     return decided(world.models[finite[0] if target is None else target])
 
@@ -107,10 +113,11 @@ def non_finite(world: World, victim: int, *, value: float = math.nan, **_: Any) 
 
 
 def spectral(world: World, victim: int, *, epsilon: float = 1.0, **_: Any) -> Lie:
-    """w_i + epsilon * phi_i * sum over benign j of phi_j w_j, phi the unit Fiedler vector of the benign graph.
+    """w_i + epsilon * phi_i * sum over benign j of phi_j w_j, phi the unit Fiedler vector of the
+    benign graph.
 
-    An edge in either direction counts. Where the second smallest eigenvalue is a multiple one, phi is not unique and
-    nothing is decided.
+    An edge in either direction counts. Where the second smallest eigenvalue is a multiple one, phi
+    is not unique and nothing is decided.
     """
     benign = world.benign
     joined = np.array(

@@ -40,9 +40,11 @@ def min_max(
     space: str = "model",
     **_: Any,
 ) -> Lie:
-    """2.7, min-max: mu - gamma * p, the largest gamma with max_j ||m - v_j||^2 <= max_{j,k} ||v_j - v_k||^2.
+    """2.7, min-max: mu - gamma * p, the largest gamma with max_j ||m - v_j||^2 <= max_{j,k} ||v_j -
+    v_k||^2.
 
-    Every j bounds gamma by the larger root of ||p||^2 x^2 - 2 <mu - v_j, p> x + ||mu - v_j||^2 = max_{j,k}.
+    Every j bounds gamma by the larger root of ||p||^2 x^2 - 2 <mu - v_j, p> x + ||mu - v_j||^2 =
+    max_{j,k}.
     """
     rows = vectors(world, crowd(world, victim, scope), space)
     mu, (p, undecided) = mean(list(rows)), perturbation_of(rows, perturbation)
@@ -70,9 +72,11 @@ def min_sum(
     space: str = "model",
     **_: Any,
 ) -> Lie:
-    """2.7, min-sum: mu - gamma * p, the largest gamma with sum_j ||m - v_j||^2 <= min_k sum_j ||v_k - v_j||^2.
+    """2.7, min-sum: mu - gamma * p, the largest gamma with sum_j ||m - v_j||^2 <= min_k sum_j ||v_k
+    - v_j||^2.
 
-    The sum is c gamma^2 ||p||^2 + sum_j ||mu - v_j||^2, because the differences from the mean of c vectors cancel.
+    The sum is c gamma^2 ||p||^2 + sum_j ||mu - v_j||^2, because the differences from the mean of c
+    vectors cancel.
     """
     rows = vectors(world, crowd(world, victim, scope), space)
     mu, (p, undecided) = mean(list(rows)), perturbation_of(rows, perturbation)

@@ -20,7 +20,9 @@ from tests.references import Vector
 
 
 class Range(NamedTuple):
-    """What every crafted coordinate lies between: the extreme of the vectors, and the far end beyond it."""
+    """What every crafted coordinate lies between: the extreme of the vectors, and the far end
+    beyond it.
+    """
 
     extreme: Vector
     far: Vector
@@ -49,9 +51,11 @@ def trim_group(
     factor: float = 2.0,
     **_: Any,
 ) -> Range:
-    """2.5 (a): dir = sign(sum v); D = min where dir > 0, max where dir < 0, all over the vectors of `everyone`.
+    """2.5 (a): dir = sign(sum v); D = min where dir > 0, max where dir < 0, all over the vectors of
+    `everyone`.
 
-    The lie is D / r where dir * D > 0, D * r where dir * D < 0, r from 1 to ``factor``; 0 where dir = 0.
+    The lie is D / r where dir * D > 0, D * r where dir * D < 0, r from 1 to ``factor``; 0 where dir
+    = 0.
     """
     rows = vectors(world, everyone(world, victim, scope), space)
     direction, undecided = sign_of_sum(list(rows))
@@ -72,10 +76,12 @@ def trim_fang(
     factor: float = 2.0,
     **_: Any,
 ) -> Range:
-    """2.5 (b): s = sign of the mean change that training made to benign models; max and min over benign vectors.
+    """2.5 (b): s = sign of the mean change that training made to benign models; max and min over
+    benign vectors.
 
-    s = -1: in [max, b max], or [max, max / b] if max is negative. s = +1: in [min / b, min], or [b min, min] if min
-    is negative. b is ``factor``. Where s = 0 nothing is said, so nothing is decided.
+    s = -1: in [max, b max], or [max, max / b] if max is negative. s = +1: in [min / b, min], or [b
+    min, min] if min is negative. b is ``factor``. Where s = 0 nothing is said, so nothing is
+    decided.
     """
     clients = crowd(world, victim, scope)
     rows = vectors(world, clients, space)

@@ -59,7 +59,8 @@ class World(NamedTuple):
 class Lie(NamedTuple):
     """What one victim is told.
 
-    ``undecided`` marks coordinates where a sum is zero but for rounding, and the formula takes its sign.
+    ``undecided`` marks coordinates where a sum is zero but for rounding, and the formula takes its
+    sign.
     """
 
     vector: Vector
@@ -67,14 +68,18 @@ class Lie(NamedTuple):
 
 
 def crowd(world: World, victim: int, scope: str) -> list[int]:
-    """The benign clients to hide among: the victim's benign neighbours, itself if it has none, or all benign ones."""
+    """The benign clients to hide among: the victim's benign neighbours, itself if it has none, or
+    all benign ones.
+    """
     if scope == "global":
         return world.benign
     return world.friends_of(victim) or [victim]
 
 
 def everyone(world: World, victim: int, scope: str) -> list[int]:
-    """All clients whose before-attack vectors count, malicious ones too: the victim's neighbours, or all clients."""
+    """All clients whose before-attack vectors count, malicious ones too: the victim's neighbours,
+    or all clients.
+    """
     return list(range(len(world.models))) if scope == "global" else list(world.hears[victim])
 
 
@@ -94,7 +99,9 @@ def vectors(world: World, clients: Sequence[int], space: str) -> Vector:
 
 
 def origin(world: World, victim: int, scope: str, space: str) -> Vector:
-    """What a crafted vector is added to: nothing to a model; to an update the victim's, or the mean benign, w^t."""
+    """What a crafted vector is added to: nothing to a model; to an update the victim's, or the mean
+    benign, w^t.
+    """
     if space == "model":
         return np.zeros(world.models.shape[1])
     return last_model(world, victim, scope)

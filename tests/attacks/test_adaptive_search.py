@@ -44,7 +44,7 @@ class Counted:
 @pytest.mark.parametrize(
     "rule", [*RULES.values(), eq.Median(), eq.FedAvg()], ids=[*RULES, "Median", "FedAvg"]
 )
-def test_a_search_asks_a_few_tens_of_times(rule: Any, mode: str) -> None:
+def test_few_queries(rule: Any, mode: str) -> None:
     """For all victims together."""
     known = with_rule(random_knowledge(9, 5, [0, 1]), Counted(rule))
     attacks.Adaptive(mode=mode).forge(known)
@@ -55,9 +55,7 @@ def test_a_search_asks_a_few_tens_of_times(rule: Any, mode: str) -> None:
 @pytest.mark.parametrize("center", ["mean", "own"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", [*RULES.values(), eq.FedAvg()], ids=[*RULES, "FedAvg"])
-def test_a_search_in_few_coordinates_finds_the_same(
-    rule: Any, dtype: torch.dtype, center: Any, mode: Any
-) -> None:
+def test_subspace_gives_same_lies(rule: Any, dtype: torch.dtype, center: Any, mode: Any) -> None:
     """Of a rule that looks at lengths and angles only; nothing is known of a rule that is wrapped."""
     if isinstance(rule, eq.FLTrust) and mode == "literal":
         pytest.skip("all strengths do FLTrust the same damage, and rounding decides")
@@ -67,7 +65,7 @@ def test_a_search_in_few_coordinates_finds_the_same(
     torch.testing.assert_close(found.rows, expected.rows, rtol=3e-4, atol=3e-4)
 
 
-def test_a_search_in_few_coordinates_does_not_ask_about_all() -> None:
+def test_subspace_is_queried() -> None:
     asked: list[int] = []
 
     class Watched(eq.Balance):
@@ -81,7 +79,7 @@ def test_a_search_in_few_coordinates_does_not_ask_about_all() -> None:
 
 
 @pytest.mark.parametrize("spoilt", [1e9, torch.nan], ids=["huge", "nan"])
-def test_few_coordinates_are_not_used_where_they_are_not_exact(spoilt: float) -> None:
+def test_subspace_needs_exactness(spoilt: float) -> None:
     known = random_knowledge(9, 60, [0, 1])
     models = known.models.clone()
     models[5] *= spoilt
@@ -109,7 +107,9 @@ def weights_of_lies(known: Knowledge, rows: Tensor) -> dict[int, list[float]]:
 
 
 def accepted(known: Knowledge, rows: Tensor) -> dict[int, bool]:
-    """Whether all malicious messages have weight; Krum has one winner, so for it whether one of them has."""
+    """Whether all malicious messages have weight; Krum has one winner, so for it whether one of
+    them has.
+    """
     enough = any if isinstance(known.rule, eq.Krum) else all
     return {
         i: enough(weight > 0 for weight in weights)
@@ -152,12 +152,12 @@ def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @settings(max_examples=6)
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_adaptive_is_as_strong_as_the_rule_accepts(
-    rule: Any, perturbation: str, known: Knowledge
-) -> None:
-    """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by 0.5 % is not.
+def test_strongest_accepted(rule: Any, perturbation: str, known: Knowledge) -> None:
+    """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by
+    0.5 % is not.
 
-    Nothing is promised where the rule has no limit: it accepts lies that are thousands of times as long as the models.
+    Nothing is promised where the rule has no limit: it accepts lies that are thousands of times as
+    long as the models.
     """
     known = with_rule(known, rule)
     assume(len(known.victims))
@@ -182,7 +182,7 @@ def test_adaptive_is_as_strong_as_the_rule_accepts(
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float32,)))
-def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
+def test_accepted_in_float32(rule: Any, known: Knowledge) -> None:
     """As it is delivered: rounding must not push it over the limit."""
     known = with_rule(known, rule)
     rows, mu, p, _ = strongest(known, "unit")
@@ -195,8 +195,10 @@ def test_adaptive_is_accepted_in_float32(rule: Any, known: Knowledge) -> None:
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
-    """Against rules without weights: no strength moves the aggregate much further from mu; the grid is coarse."""
+def test_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
+    """Against rules without weights: no strength moves the aggregate much further from mu; the grid
+    is coarse.
+    """
     known = with_rule(known, rule)
     assume(len(known.victims))
     rows, mu, p, _ = strongest(known, perturbation)
@@ -218,7 +220,7 @@ def test_adaptive_does_the_largest_damage(rule: Any, perturbation: str, known: K
 
 
 @pytest.mark.parametrize("mode", ["max", "literal"])
-def test_every_question_is_about_the_noise_that_victims_will_draw(mode: Any) -> None:
+def test_queries_repeat_noise(mode: Any) -> None:
     """Also the generator of a round that is known stays as it is."""
     drawn: list[float] = []
 
@@ -239,10 +241,10 @@ def test_every_question_is_about_the_noise_that_victims_will_draw(mode: Any) -> 
 @pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_adaptive_tells_every_victim_what_its_own_rule_deserves(
-    perturbation: str, known: Knowledge
-) -> None:
-    """Of rules with and without weights, side by side, as if everybody had that rule, to the precision of a search."""
+def test_per_client_rules(perturbation: str, known: Knowledge) -> None:
+    """Of rules with and without weights, side by side, as if everybody had that rule, to the
+    precision of a search.
+    """
     attack, alone = (
         attacks.Adaptive(perturbation=perturbation),
         (Counted(eq.Balance(gamma=0.9)), eq.Median()),
@@ -254,7 +256,7 @@ def test_adaptive_tells_every_victim_what_its_own_rule_deserves(
         torch.testing.assert_close(found, expected[victim % 2][sender, victim], **rounding)
 
 
-def test_one_lie_for_rules_with_and_without_weights_is_accepted_by_the_former() -> None:
+def test_global_mixed_rules() -> None:
     """A median has nothing to reject: it is the limit of BALANCE that counts."""
     known = Knowledge(torch.full((5, 1), 10.0).double(), eq.Topology.complete(5), [4])
     rules = [eq.Median(), eq.Balance(kappa=0), eq.Median(), eq.Balance(0.2, kappa=0), eq.Balance()]
@@ -271,7 +273,7 @@ def test_one_lie_for_rules_with_and_without_weights_is_accepted_by_the_former() 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.03, 1e-3, 1e-5])
 @pytest.mark.parametrize("perturbation", ["unit", "sign"])
-def test_adaptive_is_precise_however_tight_the_limit(gamma: float, perturbation: str) -> None:
+def test_tight_limits(gamma: float, perturbation: str) -> None:
     """Relative to the limit: near the end of training rules accept little."""
     known = with_rule(
         Knowledge(torch.full((4, 1), 10.0).double(), eq.Topology.complete(4), [3]),
@@ -284,8 +286,10 @@ def test_adaptive_is_precise_however_tight_the_limit(gamma: float, perturbation:
 
 
 @pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
-def test_adaptive_uses_that_krum_believes_a_majority() -> None:
-    """Two equal lies win against one model, wherever they are, except where they equal it: then the lowest id wins."""
+def test_krum_majority() -> None:
+    """Two equal lies win against one model, wherever they are, except where they equal it: then the
+    lowest id wins.
+    """
     known = with_rule(
         Knowledge(torch.full((4, 1), 10.0).double(), eq.Topology.complete(4), [2, 3]), eq.Krum()
     )
@@ -294,8 +298,10 @@ def test_adaptive_uses_that_krum_believes_a_majority() -> None:
     assert (lies[2] - 10).abs().item() > 10
 
 
-def test_adaptive_looks_beyond_a_mean_that_is_rejected() -> None:
-    """A victim at 4 whose neighbours are at 10 rejects their mean, but not what is between 2.8 and 5.2."""
+def test_rejected_mean() -> None:
+    """A victim at 4 whose neighbours are at 10 rejects their mean, but not what is between 2.8 and
+    5.2.
+    """
     models = torch.tensor([[4.0], [10.0], [10.0], [10.0]], dtype=torch.float64)
     known = Knowledge(
         models,
@@ -308,8 +314,10 @@ def test_adaptive_looks_beyond_a_mean_that_is_rejected() -> None:
     assert lie.item() == pytest.approx(2.8, abs=8e-3)
 
 
-def test_adaptive_finds_a_narrow_range() -> None:
-    """The way from the neighbours' mean to 0 passes a victim just inside its limit, for 3 % of its length."""
+def test_narrow_range() -> None:
+    """The way from the neighbours' mean to 0 passes a victim just inside its limit, for 3 % of its
+    length.
+    """
     models = torch.tensor([[8.9, 0.0], [20.0, 1.0], [20.0, 1.0], [20.0, 1.0]], dtype=torch.float64)
     known = Knowledge(
         models,

@@ -12,6 +12,7 @@ from equipoise import Topology
 from equipoise.attacks.backdoor import Backdoor
 from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.triggers import ONE_PIXEL, EveryNth, PixelPattern, Trigger
+from tests.examples import seeded
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,9 @@ from equipoise.attacks.triggers import ONE_PIXEL, EveryNth, PixelPattern, Trigge
     ],
 )
 @pytest.mark.parametrize("target", [0, 1])
-def test_poison_appends_a_stamped_copy_of_everything(
-    trigger: Trigger, shape: tuple[int, ...], target: int
-):
-    x, y = torch.rand(shape) + 0.1, torch.arange(shape[0]) % 3
+def test_poison_appends_copies(trigger: Trigger, shape: tuple[int, ...], target: int):
+    x = torch.rand(shape, generator=seeded(0)) + 0.1
+    y = torch.arange(shape[0]) % 3
     poisoned_x, poisoned_y = Backdoor(trigger, target=target).poison(x, y)
     count = len(x)
     assert len(poisoned_x) == len(poisoned_y) == 2 * count
@@ -48,9 +48,9 @@ every_graph = pytest.mark.parametrize("topology", GRAPHS.values(), ids=GRAPHS.ke
 @pytest.mark.parametrize("scale", [None, 1.0, 2.5])
 @pytest.mark.parametrize("space", ["model", "update"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_forge_scales_every_malicious_clients_own(topology, malicious, scale, space, dtype):
-    models, previous = torch.randn(6, 5, dtype=dtype), torch.randn(6, 5, dtype=dtype)
-    before = models.clone(), previous.clone()
+def test_forge_scales_own_models(topology, malicious, scale, space, dtype):
+    models, previous = torch.randn(2, 6, 5, dtype=dtype, generator=seeded(0))
+    before = (models.clone(), previous.clone())
     lies = Backdoor(EveryNth(), scale=scale, space=space).forge(
         Knowledge(models, topology, malicious, previous)
     )
@@ -58,19 +58,26 @@ def test_forge_scales_every_malicious_clients_own(topology, malicious, scale, sp
     factor = 6 if scale is None else scale
     for receiver in range(6):
         for slot, sender in enumerate(topology.neighbors(receiver).tolist()):
-            sent, origin = models[sender].double(), previous[sender].double()
+            sent = models[sender].double()
+            origin = previous[sender].double()
             if sender in malicious:
-                sent = factor * sent if space == "model" else origin + factor * (sent - origin)
-            torch.testing.assert_close(
-                inbox.bank[inbox.slots[receiver, slot]], sent.to(dtype), rtol=1e-5, atol=1e-5
-            )
+                step = factor * (sent - origin)
+                sent = factor * sent if space == "model" else origin + step
+                # Subtraction, product and sum round by eps / 2 each, of at most these values.
+                largest = sent.abs() if space == "model" else step.abs() + origin.abs()
+                allowed = 2 * torch.finfo(dtype).eps * largest
+            else:
+                allowed = torch.zeros_like(sent)
+            found = inbox.bank[inbox.slots[receiver, slot]]
+            assert found.dtype == dtype
+            assert ((found.double() - sent).abs() <= allowed).all()
     assert torch.equal(models, before[0])
     assert torch.equal(previous, before[1])
 
 
 @pytest.mark.parametrize("scale", [None, 3.0])
 def test_scaling_is_exact(scale: float | None):
-    models, previous = torch.randint(-9, 9, (5, 7)).float(), torch.randint(-9, 9, (5, 7)).float()
+    models, previous = torch.randint(-9, 9, (2, 5, 7), generator=seeded(0)).float()
     known = Knowledge(models, Topology.ring(5), [3, 0], previous)
     factor = 5 if scale is None else scale
     chosen = [0, 3]
@@ -83,7 +90,7 @@ def test_scaling_is_exact(scale: float | None):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_there_is_one_row_per_liar_in_the_dtype_of_the_models(dtype: torch.dtype):
+def test_one_row_per_sender(dtype: torch.dtype):
     malicious = torch.tensor([False, True, False, True])
     lies = Backdoor(EveryNth()).forge(
         Knowledge(torch.ones(4, 3, dtype=dtype), Topology.complete(4), malicious)
@@ -96,13 +103,13 @@ def test_there_is_one_row_per_liar_in_the_dtype_of_the_models(dtype: torch.dtype
 
 @every_graph
 @pytest.mark.parametrize("space", ["model", "update"])
-def test_nobody_malicious_nobody_lies(topology: Topology, space: Any):
+def test_nobody_malicious(topology: Topology, space: Any):
     assert (
         Backdoor(EveryNth(), space=space).forge(Knowledge(torch.ones(6, 2), topology, [])) is None
     )
 
 
-def test_what_is_too_large_becomes_infinite():
+def test_overflow_is_infinite():
     models = torch.full((4, 2), 1e38) * torch.tensor([1.0, -1.0])
     lies = Backdoor(EveryNth()).forge(Knowledge(models, Topology.ring(4), [0]))
     assert lies is not None
@@ -110,7 +117,7 @@ def test_what_is_too_large_becomes_infinite():
 
 
 @pytest.mark.parametrize("space", ["model", "update"])
-def test_lies_carry_no_gradient(space: Any):
+def test_no_gradients(space: Any):
     models = torch.ones(3, 2, requires_grad=True)
     lies = Backdoor(EveryNth(), space=space).forge(Knowledge(models, Topology.ring(3), [0], models))
     assert lies is not None

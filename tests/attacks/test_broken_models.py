@@ -35,7 +35,7 @@ def survivors() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("attack", survivors().values(), ids=survivors())
-def test_one_broken_victim_does_not_spoil_the_lies_to_others(attack: Any) -> None:
+def test_broken_victim_is_contained(attack: Any) -> None:
     """On a ring, client 2 hears malicious clients only, and has nobody else to be compared with."""
     known = knowledge(complete(8), 4, torch.float32, [1, 3])
     models = known.models.index_fill(0, torch.tensor(2), torch.nan)
@@ -47,7 +47,7 @@ def test_one_broken_victim_does_not_spoil_the_lies_to_others(attack: Any) -> Non
 
 
 @pytest.mark.parametrize("broken", [[1], [1, 2], [2, 5], [1, 2, 4]], ids=str)
-def test_mimic_repeats_somebody_who_has_a_model(broken: list[int]) -> None:
+def test_mimic_skips_broken_models(broken: list[int]) -> None:
     known = knowledge(complete(7), 4, torch.float32, [0, 3])
     models = known.models.index_fill(0, torch.tensor(broken), torch.inf)
     assert_agrees(attacks.Mimic(), dataclasses.replace(known, models=models))
@@ -57,7 +57,7 @@ def test_mimic_repeats_somebody_who_has_a_model(broken: list[int]) -> None:
     )
 
 
-def test_mimic_says_nothing_where_nobody_has_a_model() -> None:
+def test_mimic_without_models() -> None:
     models = torch.full((3, 4), torch.nan).index_fill(0, torch.tensor(1), 1.0)
     assert attacks.Mimic().forge(Knowledge(models, eq.Topology.complete(3), [1])) is None
 
@@ -65,7 +65,7 @@ def test_mimic_says_nothing_where_nobody_has_a_model() -> None:
 @pytest.mark.parametrize(
     "attack", [attacks.TrimAttack(random=False), attacks.KrumAttack(noise=0.0)], ids=repr
 )
-def test_a_malicious_client_without_a_model_is_not_in_the_crowd(attack: Any) -> None:
+def test_broken_malicious_is_ignored(attack: Any) -> None:
     known = knowledge(complete(6), 4, torch.float32, [0, 1])
     broken = dataclasses.replace(
         known, models=known.models.index_fill(0, torch.tensor(0), torch.nan), previous=None
@@ -79,7 +79,7 @@ def test_a_malicious_client_without_a_model_is_not_in_the_crowd(attack: Any) -> 
 @pytest.mark.parametrize(
     "name", ["LIE", "IPM", "SignFlip", "MinMax", "MinSum", "KrumAttack", "TrimAttack", "Adaptive"]
 )
-def test_where_nobody_is_left_there_is_nothing_to_say(name: str, scope: str) -> None:
+def test_no_finite_benign_models(name: str, scope: str) -> None:
     models = torch.full((3, 4), torch.nan).index_fill(0, torch.tensor(1), 1.0)
     known = Knowledge(
         models, eq.Topology.complete(3), [1], previous=models, rule=eq.Balance(kappa=0)
@@ -87,7 +87,7 @@ def test_where_nobody_is_left_there_is_nothing_to_say(name: str, scope: str) -> 
     assert getattr(attacks, name)(scope=scope).forge(known) is None
 
 
-def test_the_base_of_a_global_lie_is_that_of_those_who_are_left() -> None:
+def test_global_base_is_finite() -> None:
     known = knowledge(complete(8), 4, torch.float32, [1, 3])
     assert known.previous is not None
     lost = torch.tensor(5)
@@ -103,7 +103,7 @@ def test_the_base_of_a_global_lie_is_that_of_those_who_are_left() -> None:
     [attacks.LIE(z=1.0, scope="global"), attacks.MinSum(perturbation="std", scope="global")],
     ids=repr,
 )
-def test_deviations_of_huge_models_do_not_overflow(attack: Any) -> None:
+def test_huge_deviations(attack: Any) -> None:
     known = knowledge(complete(6), 3, torch.float32, [0])
     huge = dataclasses.replace(
         known, models=known.models * torch.tensor([1, 1, 1e30, 1, 1, 1])[:, None], previous=None

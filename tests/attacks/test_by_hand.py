@@ -34,7 +34,8 @@ def by_hand(
     )
 
 
-# Client 0 hears 3 and 5 from benign clients, whose mean is 4 and standard deviation 1, and client 3, whose model is -2.
+# Client 0 hears 3 and 5 from benign clients, whose mean is 4 and standard deviation 1, and client
+# 3, whose model is -2.
 HAND: dict[str, tuple[Any, float]] = {
     "lie": (attacks.LIE(z=1.0), 3.0),
     "lie-plus": (attacks.LIE(z=2.0, sign=1), 6.0),
@@ -68,8 +69,10 @@ def test_by_hand(attack: Any, expected: float) -> None:
     assert told(known, attack)[3, 0].tolist() == pytest.approx([expected])
 
 
-def test_krum_attack_by_hand_wins_with_two_of_three() -> None:
-    """Two equal lies are each other's nearest neighbour, so Krum takes them as they are: -1 against positive models."""
+def test_krum_wins_two_of_three() -> None:
+    """Two equal lies are each other's nearest neighbour, so Krum takes them as they are: -1 against
+    positive models.
+    """
     known = by_hand([1.0, 3.0, 5.0, -2.0], [2, 3])
     assert krum_attack(World.of(known), 0).vector == pytest.approx([-1.0])
     assert [told(known, attacks.KrumAttack(noise=0.0))[s, 0].item() for s in (2, 3)] == [-1.0, -1.0]
@@ -79,10 +82,10 @@ def test_krum_attack_by_hand_wins_with_two_of_three() -> None:
 @pytest.mark.parametrize(
     ("space", "expected"), [("model", [-3.0, -5.0]), ("update", [0.5 - 2, 0.5 - 4])]
 )
-def test_krum_attack_reverses_where_there_are_two_messages(
-    noise: float, space: Any, expected: list[float]
-) -> None:
-    """In a ring, each malicious client tells minus its own; everybody else in a larger graph is told the same."""
+def test_krum_negates_two_messages(noise: float, space: Any, expected: list[float]) -> None:
+    """In a ring, each malicious client tells minus its own; everybody else in a larger graph is
+    told the same.
+    """
     known = by_hand([1.0, 3.0, 7.0, 5.0], [1, 3], previous=[0.5, 1.0, 1.0, 1.0])
     attack, ring = attacks.KrumAttack(noise=noise, space=space), eq.Topology.ring(4)
     lies = told(dataclasses.replace(known, topology=ring), attack)
@@ -92,8 +95,10 @@ def test_krum_attack_reverses_where_there_are_two_messages(
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_a_victim_of_few_messages_changes_nothing_for_others(noise: float) -> None:
-    """Client 9 hears two clients in one graph, three in the other; some of those it hears have no model."""
+def test_krum_negation_is_local(noise: float) -> None:
+    """Client 9 hears two clients in one graph, three in the other; some of those it hears have no
+    model.
+    """
     edges, attack = list(regular(9, 4).edges), attacks.KrumAttack(noise=noise)
     few, more = (
         Graph("", 10, tuple([*edges, *((s, 9) for s in hears)])) for hears in ((0, 1), (0, 1, 2))
@@ -111,10 +116,12 @@ def test_a_victim_of_few_messages_changes_nothing_for_others(noise: float) -> No
     )
 
 
-def test_krum_attack_of_fang_by_hand() -> None:
-    """Client 0 started at 0 and hears 3, 4, 6 and, from client 4, 5: all choices tie, so client 1's is Krum's.
+def test_krum_fang_by_hand() -> None:
+    """Client 0 started at 0 and hears 3, 4, 6 and, from client 4, 5: all choices tie, so client 1's
+    is Krum's.
 
-    lambda_max is 1, the least distance to the nearest, plus 6, the largest from the start. Krum never takes
+    lambda_max is 1, the least distance to the nearest, plus 6, the largest from the start. Krum
+    never takes
     -lambda, so it halves 20 times to below 1e-5.
     """
     known = by_hand([1.0, 3.0, 4.0, 6.0, 5.0], [4], previous=[0.0] * 5)
@@ -139,7 +146,7 @@ def test_krum_attack_of_fang_by_hand() -> None:
         (eq.BalanceMedian(gamma=0.3), "max", 10.0),  # nobody may be further than the median, 0
     ],
 )
-def test_adaptive_by_hand(rule: Any, mode: str, expected: float) -> None:
+def test_adaptive(rule: Any, mode: str, expected: float) -> None:
     """Everybody benign has 10."""
     known = by_hand([10.0] * 4, [3], rule=rule, inputs={"t": 0, "total": 5})
     assert told(known, attacks.Adaptive(mode=mode))[3, 0].item() == pytest.approx(
@@ -147,7 +154,7 @@ def test_adaptive_by_hand(rule: Any, mode: str, expected: float) -> None:
     )
 
 
-def test_a_root_by_hand() -> None:
+def test_larger_root() -> None:
     """||(3, 0) - x (1, 0)|| = 5 at -2 and 8."""
     assert larger_root(np.array([3.0, 0.0]), np.array([1.0, 0.0]), 25.0) == pytest.approx(8.0)
     assert math.isnan(larger_root(np.array([0.0, 3.0]), np.array([1.0, 0.0]), 4.0))

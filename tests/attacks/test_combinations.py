@@ -42,7 +42,7 @@ FLIP = attacks.LabelFlip({3: 5})
     ],
     ids=repr,
 )
-def test_a_window_does_not_take_the_data_of_a_combination_for_clean(attack: Any) -> None:
+def test_window_rejects_combination(attack: Any) -> None:
     text = r"attack must have a method poison, found \w+, .* poisoners\(attack, client, t\)"
     with pytest.raises(ValueError, match=text):
         attacks.Window(attack, 0, 5).poison(torch.zeros(2, 1), torch.tensor([3, 3]))
@@ -63,7 +63,7 @@ def test_a_window_does_not_take_the_data_of_a_combination_for_clean(attack: Any)
     ],
     ids=repr,
 )
-def test_a_window_poisons_as_its_attack_does(attack: Any, flips: bool) -> None:
+def test_window_poisons(attack: Any, flips: bool) -> None:
     labels = attacks.Window(attack, 0, 5).poison(torch.zeros(2, 1), torch.tensor([3, 3]))[1]
     assert labels.tolist() == [5 if flips else 3] * 2
 
@@ -71,7 +71,7 @@ def test_a_window_poisons_as_its_attack_does(attack: Any, flips: bool) -> None:
 @pytest.mark.parametrize(
     "attack", [attacks.Zero(), attacks.LIE(z=1.0), attacks.Mimic(), attacks.MinMax()], ids=repr
 )
-def test_only_some_follow(attack: Any) -> None:
+def test_only_clients(attack: Any) -> None:
     """The others tell the truth, and what the followers say does not depend on who else follows."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     everybody = told(known, attack)
@@ -86,8 +86,10 @@ def test_only_some_follow(attack: Any) -> None:
 @pytest.mark.parametrize("masked", [False, True], ids=["ids", "mask"])
 @settings(max_examples=20)
 @given(clients=st.lists(st.integers(0, 6), unique=True))
-def test_only_takes_clients_of_any_kind(kind: Any, masked: bool, clients: list[int]) -> None:
-    """Masks and ids, as everywhere; who is named is poisoned, and nobody else, and equal attacks are equal."""
+def test_only_clients_types(kind: Any, masked: bool, clients: list[int]) -> None:
+    """Masks and ids, as everywhere; who is named is poisoned, and nobody else, and equal attacks
+    are equal.
+    """
     if masked and kind is set:
         return
     flip, known = attacks.LabelFlip({3: 5}), knowledge(complete(7), 2, torch.float32, [0, 3, 6])
@@ -103,7 +105,7 @@ def test_only_takes_clients_of_any_kind(kind: Any, masked: bool, clients: list[i
     )
 
 
-def test_only_benign_clients_change_nothing() -> None:
+def test_only_benign_clients() -> None:
     """Who is not malicious follows no attack."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     for (sender, _), found in told(
@@ -117,7 +119,7 @@ def test_only_benign_clients_change_nothing() -> None:
     [attacks.Zero(), attacks.LIE(z=1.0), attacks.Dissensus(), attacks.KrumAttack(noise=0.0)],
     ids=repr,
 )
-def test_lies_about_models_are_told_as_the_updates_that_lead_there(attack: Any) -> None:
+def test_in_model_space(attack: Any) -> None:
     """A victim that follows the update arrives at what it would be told if models were sent."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     origin = known.previous
@@ -134,7 +136,7 @@ def test_lies_about_models_are_told_as_the_updates_that_lead_there(attack: Any) 
     assert all(torch.equal(plain[edge], expected[edge]) for edge in expected)
 
 
-def test_together() -> None:
+def test_combined() -> None:
     """Each malicious client follows the last of the attacks that has something for it."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7, 8])
     mixed = attacks.Combined(
@@ -154,7 +156,7 @@ def test_together() -> None:
         assert torch.equal(found, says[sender].to(found)), f"{sender} -> {victim}"
 
 
-def test_together_with_an_attack_of_everybody() -> None:
+def test_combined_order() -> None:
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     mimics, flips = told(known, attacks.Mimic()), told(known, attacks.SignFlip())
     lies = told(
@@ -171,7 +173,7 @@ def test_together_with_an_attack_of_everybody() -> None:
         assert torch.equal(found, flips[edge])
 
 
-def test_windows_of_different_attacks() -> None:
+def test_combined_windows() -> None:
     """One attack in the first half of the rounds, another one in the second."""
     halves = attacks.Combined(
         attacks.Window(attacks.Zero(), 0, 5), attacks.Window(attacks.Mimic(), 5, 10)
@@ -183,7 +185,7 @@ def test_windows_of_different_attacks() -> None:
     assert halves.forge(known) is None
 
 
-def test_attacks_on_data_tell_no_lies_in_combinations() -> None:
+def test_data_attacks_send_no_lies() -> None:
     known = knowledge(complete(5), 3, torch.float32, [0, 1])
     flip = attacks.LabelFlip({3: 5})
     assert attacks.OnlyClients(flip, clients=(0,)).forge(known) is None

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from equipoise import Topology
 from equipoise.attacks import DataAttack, MessageAttack
@@ -20,6 +19,7 @@ from equipoise.attacks.knowledge import Knowledge
 from equipoise.attacks.label_flip import LabelFlip
 from equipoise.attacks.triggers import EveryNth
 from equipoise.testing import DATA_LAWS, check_attack
+from tests.examples import examples, seeded
 
 ATTACKS: dict[str, Any] = {
     "flip": LabelFlip({3: 5, 5: 0}),
@@ -32,27 +32,19 @@ ATTACKS: dict[str, Any] = {
 every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def examples(count: int = 30, features: int = 4) -> tuple[Tensor, Tensor]:
-    return torch.randn(count, features), torch.arange(count) % 10
-
-
 @every_attack
-def test_a_data_attack_is_one(attack: Any):
+def test_protocols(attack: Any):
     assert isinstance(attack, DataAttack)
     assert isinstance(attack, MessageAttack) == isinstance(attack, Backdoor)
 
 
 @every_attack
-def test_data_attacks_obey_the_laws(attack: Any):
+def test_laws(attack: Any):
     check_attack(attack, laws=DATA_LAWS, examples=20)
 
 
 @every_attack
-def test_attacks_are_values(attack: Any):
+def test_equality_and_hash(attack: Any):
     assert attack == replace(attack)
     assert hash(attack) == hash(replace(attack))
     with pytest.raises(AttributeError):
@@ -61,7 +53,7 @@ def test_attacks_are_values(attack: Any):
 
 @every_attack
 @pytest.mark.parametrize("view", ["own", "slice", "expanded"])
-def test_the_callers_tensors_and_everybody_elses_examples_stay(attack: Any, view: str):
+def test_inputs_are_unchanged(attack: Any, view: str):
     base_x, base_y = examples()
     before = base_x.clone(), base_y.clone()
     x, y = {
@@ -91,13 +83,13 @@ def test_dtypes_stay(attack: Any, dtype: torch.dtype, label: torch.dtype):
 
 
 @every_attack
-def test_no_examples_become_none(attack: Any):
+def test_no_examples(attack: Any):
     x, y = attack.poison(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
     assert (x.shape, y.shape, y.dtype) == ((0, 4), (0,), torch.int64)
 
 
 @every_attack
-def test_poisoned_examples_carry_no_gradient(attack: Any):
+def test_no_gradients(attack: Any):
     x, y = examples()
     poisoned_x, _ = attack.poison(x.requires_grad_(), y)
     assert poisoned_x is x or not poisoned_x.requires_grad
@@ -220,6 +212,6 @@ def forge_without_previous() -> object:
         (forge_without_previous, "previous must be given to Knowledge for Backdoor, found None"),
     ],
 )
-def test_errors_say_what_was_expected_and_found(call: Callable[[], object], message: str):
+def test_errors(call: Callable[[], object], message: str):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()

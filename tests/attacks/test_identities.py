@@ -34,7 +34,7 @@ from tests.references import array, norm
 @pytest.mark.parametrize(("scope", "space"), [("receiver", "model"), ("global", "update")])
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_inequalities_are_nearly_equalities(
+def test_bounds_are_tight(
     attack: type, perturbation: str, scope: str, space: str, known: Knowledge
 ) -> None:
     world = World.of(known)
@@ -59,7 +59,7 @@ def test_inequalities_are_nearly_equalities(
 )
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)), z=st.floats(-3, 3))
-def test_lie_moves_by_standard_deviations(
+def test_lie_moves_by_deviations(
     sign: int, scope: str, space: str, known: Knowledge, z: float
 ) -> None:
     world = World.of(known)
@@ -71,7 +71,7 @@ def test_lie_moves_by_standard_deviations(
 
 
 @pytest.mark.parametrize(("n", "m"), [(10, 6), (10, 7), (10, 9), (2, 1), (5, 3)])
-def test_lie_without_a_strength_to_hide(n: int, m: int) -> None:
+def test_lie_malicious_majority(n: int, m: int) -> None:
     """Where most are malicious the formula has no z, but lies stay finite."""
     assert math.isnan(lie_strength(n, m))
     assert attacks.LIE().forge(random_knowledge(n, 3, list(range(m)), p=1.0)).rows.isfinite().all()
@@ -80,7 +80,9 @@ def test_lie_without_a_strength_to_hide(n: int, m: int) -> None:
 @few_examples
 @given(known=attacked_rounds())
 def test_isolation_cancels_gossip(known: Knowledge) -> None:
-    """What the neighbours of a victim say is, on average, what the victim has: FedAvg moves it nowhere."""
+    """What the neighbours of a victim say is, on average, what the victim has: FedAvg moves it
+    nowhere.
+    """
     lies = attacks.Dissensus(epsilon=1.0).forge(known)
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     moved = (eq.FedAvg()(known.models, inbox).model - known.models)[known.victims].abs()
@@ -91,7 +93,9 @@ def test_isolation_cancels_gossip(known: Knowledge) -> None:
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)), epsilon=st.floats(0, 5))
 def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
-    """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbours contribute."""
+    """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbours
+    contribute.
+    """
     messages = delivered(known, attacks.Dissensus(epsilon=epsilon).forge(known))
     for i in known.victims.tolist():
         pulls = {s: messages[s, i] - known.models[i] for s in known.topology.neighbors(i).tolist()}
@@ -104,7 +108,7 @@ def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
 
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_metropolis_isolation_cancels_metropolis_gossip(known: Knowledge) -> None:
+def test_metropolis_isolation(known: Knowledge) -> None:
     """Weighed by 1 / (1 + the larger degree), the differences cancel."""
     messages = delivered(known, attacks.Dissensus(epsilon=1.0, weights="metropolis").forge(known))
     degrees = known.topology.degrees.tolist()
@@ -131,6 +135,6 @@ def test_metropolis_isolation_cancels_metropolis_gossip(known: Knowledge) -> Non
         (attacks.TrimAttack, "factor"),
     ],
 )
-def test_strengths_are_finite(attack: Any, option: str, value: float) -> None:
+def test_strengths_must_be_finite(attack: Any, option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):
         attack(**{option: value})

@@ -16,7 +16,7 @@ from tests.attack_rounds import knowledge
 from tests.graphs import regular
 
 
-def test_a_knowledge_needs_parameters_and_models_that_match() -> None:
+def test_models_must_match() -> None:
     graph = eq.Topology.complete(4)
     with pytest.raises(ValueError, match="models must have parameters, found none"):
         Knowledge(torch.zeros(4, 0), graph, [0])
@@ -42,19 +42,19 @@ def test_a_knowledge_needs_parameters_and_models_that_match() -> None:
     ],
     ids=repr,
 )
-def test_previous_models_are_asked_for(attack: Any) -> None:
+def test_previous_is_required(attack: Any) -> None:
     known = dataclasses.replace(knowledge(regular(10, 4), 3, torch.float32, [0, 1]), previous=None)
     with pytest.raises(ValueError, match="previous"):
         attack.forge(known)
 
 
 @pytest.mark.parametrize("mode", ["max", "literal"])
-def test_adaptive_asks_for_the_rule(mode: str) -> None:
+def test_adaptive_needs_rule(mode: str) -> None:
     with pytest.raises(ValueError, match="rule"):
         attacks.Adaptive(mode=mode).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
 
 
-def test_window_asks_for_the_round() -> None:
+def test_window_needs_round() -> None:
     known = knowledge(regular(10, 4), 3, torch.float32, [0, 1], inputs={})
     with pytest.raises(ValueError, match=r"\bt\b"):
         attacks.Window(attacks.Zero(), 0, 5).forge(known)
@@ -78,12 +78,12 @@ def test_window_asks_for_the_round() -> None:
         (attacks.Gaussian, {"std": -1.0}, "std"),
     ],
 )
-def test_unknown_options_are_named(attack: Any, options: dict[str, Any], named: str) -> None:
+def test_unknown_options(attack: Any, options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         attack(**options)
 
 
-def test_mimic_needs_a_benign_client() -> None:
+def test_mimic_needs_benign_target() -> None:
     with pytest.raises(ValueError, match="target"):
         attacks.Mimic(target=1).forge(knowledge(regular(10, 4), 3, torch.float32, [0, 1]))
 
@@ -141,10 +141,10 @@ def test_mimic_needs_a_benign_client() -> None:
         ),
     ],
 )
-def test_options_that_are_none(make: Callable[[], Any], text: str) -> None:
+def test_invalid_options(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make()
 
 
-def test_where_everybody_is_malicious_nobody_hides() -> None:
+def test_lie_z_max_all_malicious() -> None:
     assert attacks.lie_z_max(3, 3) == 0

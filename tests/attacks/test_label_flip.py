@@ -14,7 +14,7 @@ from equipoise.attacks.label_flip import LabelFlip
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 9)), st.lists(st.integers(0, 9)))
-def test_mapping_against_a_dictionary(mapping: dict[int, int], labels: list[int]):
+def test_mapping_is_a_dictionary(mapping: dict[int, int], labels: list[int]):
     y = torch.tensor(labels, dtype=torch.int64)
     x = torch.zeros(len(labels), 2)
     same_x, flipped = LabelFlip(mapping).poison(x, y)
@@ -34,7 +34,7 @@ def test_mapping_against_a_dictionary(mapping: dict[int, int], labels: list[int]
         (LabelFlip({-1: 1, 1: -1}), [[1, -1], [2, 1]], [[-1, 1], [2, -1]]),
     ],
 )
-def test_label_flip_by_hand(attack: LabelFlip, y: list[Any], expected: list[Any]):
+def test_by_hand(attack: LabelFlip, y: list[Any], expected: list[Any]):
     given_y = torch.tensor(y)
     flipped = attack.poison(torch.zeros(len(y), 1), given_y)[1]
     assert flipped.tolist() == expected
@@ -42,7 +42,7 @@ def test_label_flip_by_hand(attack: LabelFlip, y: list[Any], expected: list[Any]
     assert torch.equal(given_y, torch.tensor(y))
 
 
-def test_shifted_targets_carry_no_gradient():
+def test_no_gradients():
     assert (
         not LabelFlip(offset=5)
         .poison(torch.zeros(2, 1), torch.ones(2, requires_grad=True))[1]
@@ -50,21 +50,21 @@ def test_shifted_targets_carry_no_gradient():
     )
 
 
-def test_a_negative_offset_on_unsigned_labels():
+def test_negative_offset_unsigned():
     flipped = LabelFlip(offset=-3).poison(
         torch.zeros(2, 1), torch.tensor([3, 255], dtype=torch.uint8)
     )[1]
     assert flipped.tolist() == [0, 252]
 
 
-def test_equal_mappings_are_equal_attacks():
+def test_equal_mappings():
     assert LabelFlip({3: 5, 1: 2}) == LabelFlip({1: 2, 3: 5}) == LabelFlip(((3, 5), (1, 2)))
     assert hash(LabelFlip({3: 5, 1: 2})) == hash(LabelFlip({1: 2, 3: 5}))
     assert LabelFlip({np.int64(3): np.int64(5)}) == LabelFlip({3: 5})  # type: ignore[dict-item]
     assert LabelFlip({3: 5}) != LabelFlip({3: 6})
 
 
-def test_a_dictionary_changed_later_changes_no_attack():
+def test_mapping_is_copied():
     mapping = {3: 5}
     attack = LabelFlip(mapping)
     mapping[3] = 7

@@ -28,7 +28,7 @@ every_attack = pytest.mark.parametrize(
 @every_attack
 @few_examples
 @given(known=attacked_rounds())
-def test_benign_messages_are_untouched(attack: Any, known: Knowledge) -> None:
+def test_benign_messages_unchanged(attack: Any, known: Knowledge) -> None:
     """Whatever is forged, every message of a benign client is its model, bit by bit."""
     for (sender, receiver), message in delivered(known, attack.forge(with_seed(known, 0))).items():
         if not known.malicious_mask[sender]:
@@ -44,7 +44,7 @@ def test_attacks_obey(attack: Any, law: str) -> None:
 @every_attack
 @few_examples
 @given(known=attacked_rounds())
-def test_lies_are_finite_unless_they_are_not_meant_to_be(attack: Any, known: Knowledge) -> None:
+def test_lies_are_finite(attack: Any, known: Knowledge) -> None:
     used = delivered(known, attack.forge(with_seed(known, 0)))
     for edge in edges_to_victims(known):
         assert bool(used[edge].isfinite().all()) != isinstance(attack, attacks.NonFinite), (
@@ -55,7 +55,7 @@ def test_lies_are_finite_unless_they_are_not_meant_to_be(attack: Any, known: Kno
 @pytest.mark.parametrize(("attack", "limit"), ATTACKS.values(), ids=ATTACKS)
 @few_examples
 @given(known=attacked_rounds())
-def test_every_lie_is_stored_once(
+def test_lies_are_stored_once(
     attack: Any, limit: Callable[[Knowledge], int], known: Knowledge
 ) -> None:
     lies = attack.forge(with_seed(known, 0))
@@ -65,7 +65,7 @@ def test_every_lie_is_stored_once(
 @pytest.mark.parametrize("name", RANDOM)
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
-def test_other_seed_other_lies(name: str, known: Knowledge) -> None:
+def test_seeds_differ(name: str, known: Knowledge) -> None:
     attack = ATTACKS[name][0]
     first, second = (delivered(known, attack.forge(with_seed(known, seed))) for seed in (0, 1))
     for edge in edges_to_victims(known):
@@ -73,7 +73,7 @@ def test_other_seed_other_lies(name: str, known: Knowledge) -> None:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_every_round_is_new(name: str) -> None:
+def test_rounds_differ(name: str) -> None:
     """The generator moves on, and without one torch's own is used."""
     known = with_seed(random_knowledge(6, 5, [0, 1]), 0)
     unseeded = dataclasses.replace(known, generator=None)
@@ -89,7 +89,7 @@ def test_every_round_is_new(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["LIE", "Dissensus", "MinMax", "Zero", "KrumAttack", "Adaptive", "TrimAttack-fixed"]
 )
-def test_without_randomness_the_generator_is_not_asked(name: str) -> None:
+def test_generator_is_unused(name: str) -> None:
     known = with_seed(random_knowledge(6, 5, [0, 1]), 0)
     ATTACKS[name][0].forge(known)
     assert torch.equal(known.generator.get_state(), torch.Generator().manual_seed(0).get_state())
@@ -114,7 +114,9 @@ def test_everybody_malicious(attack: Any, known: Knowledge) -> None:
 
 @every_attack
 def test_unreachable(attack: Any) -> None:
-    """Malicious clients that only hear benign ones, or only talk among themselves, change nothing for these."""
+    """Malicious clients that only hear benign ones, or only talk among themselves, change nothing
+    for these.
+    """
     islands = eq.Topology.from_edges(7, [(0, 1), (1, 2), (2, 0), (3, 4), (5, 6)])
     one_way = eq.Topology.from_edges(
         7, [(0, 1), (1, 2), (2, 0), (2, 3), (1, 4), (5, 6), (6, 5)], directed=True
@@ -130,7 +132,7 @@ def test_unreachable(attack: Any) -> None:
 
 
 @every_attack
-def test_victims_without_benign_neighbours(attack: Any) -> None:
+def test_no_benign_neighbors(attack: Any) -> None:
     """The leaves of a star with a malicious hub, and a client between two malicious ones."""
     star = eq.Topology.from_edges(5, [(0, i) for i in range(1, 5)])
     path = eq.Topology.from_edges(5, [(0, 1), (1, 2), (3, 4)])
@@ -143,7 +145,7 @@ def test_victims_without_benign_neighbours(attack: Any) -> None:
                 assert message.isfinite().all()
 
 
-def test_a_crowd_of_one_is_the_victim() -> None:
+def test_lone_victim_observes_itself() -> None:
     """With nobody else to hide among, lies are made from the victim's own model."""
     known = dataclasses.replace(
         random_knowledge(3, 4, [0]), topology=eq.Topology.from_edges(3, [(0, 1), (0, 2)])
@@ -164,9 +166,7 @@ def test_a_crowd_of_one_is_the_victim() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_half_precision_is_computed_in_float32_and_rounded_once(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_half_precision_rounds_once(name: str, dtype: torch.dtype) -> None:
     half = dataclasses.replace(
         random_knowledge(12, 40, [0, 1, 2], dtype=dtype), generator=torch.Generator().manual_seed(5)
     )

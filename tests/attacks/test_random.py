@@ -21,7 +21,9 @@ from tests.references import array, norm
 
 
 def assert_uniform(values: np.ndarray, what: str) -> None:
-    """Kolmogorov's distance of values from the uniform distribution on [0, 1], at less than one error in 1e6."""
+    """Kolmogorov's distance of values from the uniform distribution on [0, 1], at less than one
+    error in 1e6.
+    """
     ordered = np.sort(values)
     steps = np.arange(len(values) + 1) / len(values)
     distance = max(np.abs(ordered - steps[1:]).max(), np.abs(ordered - steps[:-1]).max())
@@ -45,7 +47,7 @@ def test_gaussian(std: float, dtype: torch.dtype) -> None:
     )
 
 
-def test_gaussian_has_variance_200() -> None:
+def test_gaussian_default() -> None:
     assert attacks.Gaussian() == attacks.Gaussian(std=math.sqrt(200))
 
 
@@ -54,7 +56,9 @@ def test_gaussian_has_variance_200() -> None:
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("factor", [2.0, 3.5])
 def test_random_trim(form: str, scope: str, space: str, factor: float) -> None:
-    """The group draws r, Fang et al. draw the value itself: uniformly, once for every coordinate and attacker."""
+    """The group draws r, Fang et al. draw the value itself: uniformly, once for every coordinate
+    and attacker.
+    """
     known = seeded(knowledge(regular(10, 4), 1500, torch.float64, [0, 1, 2]), 5)
     attack = attacks.TrimAttack(form=form, scope=scope, space=space, factor=factor)
     world, draws = World.of(known), {}
@@ -74,7 +78,9 @@ def test_random_trim(form: str, scope: str, space: str, factor: float) -> None:
 
 
 def draw_of(form: str, factor: float, crafted: np.ndarray, between: Range) -> np.ndarray:
-    """The number in [0, 1] that a coordinate was made of: (r - 1) / (factor - 1), or its place in the interval."""
+    """The number in [0, 1] that a coordinate was made of: (r - 1) / (factor - 1), or its place in
+    the interval.
+    """
     extreme, far = between.extreme, between.far
     if form == "fang":
         return (crafted - extreme) / (far - extreme)
@@ -84,7 +90,7 @@ def draw_of(form: str, factor: float, crafted: np.ndarray, between: Range) -> np
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("space", SPACES)
-def test_krum_attack_with_noise(scope: str, space: str) -> None:
+def test_krum_noise(scope: str, space: str) -> None:
     """The first attacker tells the lie itself, the others something at most ``noise`` from it."""
     known = seeded(knowledge(complete(9), 20, torch.float64, [1, 4, 6]), 1)
     exact = told(known, attacks.KrumAttack(noise=0.0, scope=scope, space=space))

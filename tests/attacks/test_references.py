@@ -111,9 +111,11 @@ SCENES = ["one camp", "two camps", "a benign giant elsewhere", "a malicious gian
 
 
 def near_consensus(scene: str) -> Knowledge:
-    """Two cliques with one edge between them; clients of a clique differ by 1e-3 of their norm, and update by as much.
+    """Two cliques with one edge between them; clients of a clique differ by 1e-3 of their norm, and
+    update by as much.
 
-    The cliques agree as well, or have nothing in common, or the first has a client of 1e4 times the norm.
+    The cliques agree as well, or have nothing in common, or the first has a client of 1e4 times the
+    norm.
     """
     cliques = [(a + base, b + base) for base in (0, 6) for a in range(6) for b in range(a)]
     generator = torch.Generator().manual_seed(0)
@@ -136,7 +138,9 @@ FINITE = [
 @pytest.mark.parametrize("name", FINITE)
 @pytest.mark.parametrize("scene", SCENES)
 def test_near_consensus(name: str, scene: str) -> None:
-    """What a lie adds to the crowd is right to 1 %: it must not drown in the rounding of far larger numbers."""
+    """What a lie adds to the crowd is right to 1 %: it must not drown in the rounding of far larger
+    numbers.
+    """
     attack, known = ATTACKS[name], near_consensus(scene)
     world, options = World.of(known), options_of(attack)
     space = options.get("space", "model")
@@ -157,7 +161,7 @@ def test_near_consensus(name: str, scene: str) -> None:
 )
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_lie_computes_its_strength(graph: Graph, count: int, scope: str) -> None:
+def test_lie_default_z(graph: Graph, count: int, scope: str) -> None:
     known = knowledge(graph, 7, torch.float64, list(range(count)))
     assert not math.isnan(lie_strength(graph.n, count))
     assert_agrees(attacks.LIE(scope=scope), known)
@@ -166,19 +170,19 @@ def test_lie_computes_its_strength(graph: Graph, count: int, scope: str) -> None
 @pytest.mark.parametrize(
     ("n", "m", "z"), [(20, 4, 0.157), (30, 6, 0.210), (11, 2, 0.140), (10, 1, -0.140)]
 )
-def test_values_of_lies_strength(n: int, m: int, z: float) -> None:
+def test_lie_z_table(n: int, m: int, z: float) -> None:
     """The table of the definitions: also that a small neighbourhood would make z zero or negative."""
     assert lie_strength(n, m) == pytest.approx(z, abs=6e-4)
     assert lie_strength(10, 2) == 0
 
 
 @pytest.mark.parametrize("target", [2, 5])
-def test_mimic_of_a_given_client(target: int) -> None:
+def test_mimic_target(target: int) -> None:
     assert_agrees(attacks.Mimic(target=target), knowledge(regular(10, 4), 5, torch.float32, [0, 1]))
 
 
 @every_graph
-def test_isolation_is_dissensus_at_one(graph: Graph) -> None:
+def test_isolation_is_dissensus(graph: Graph) -> None:
     known = knowledge(graph, 5, torch.float32, 0.4)
     alone = told(known, attacks.Dissensus(epsilon=1.0))
     for edge, lie in told(known, attacks.Isolation()).items():

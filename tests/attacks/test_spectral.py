@@ -11,7 +11,7 @@ from tests.attack_rounds import knowledge, told
 from tests.graphs import Graph, both_ways
 
 
-def test_the_slowest_mode_of_a_graph_that_falls_apart() -> None:
+def test_disconnected_graph() -> None:
     """Malicious client 2 is all that joins 0 and 1 to 3 and 4: these are driven away from those."""
     graph = eq.Topology.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
     models = torch.tensor([[10.0], [11.0], [0.0], [30.0], [32.0]])
@@ -27,8 +27,10 @@ def two_clusters() -> Graph:
     return both_ways("two-clusters", 9, [*cliques, (3, 4), *((i, 8) for i in range(8))])
 
 
-def test_spectral_pushes_clusters_apart() -> None:
-    """Lies to the two sides of the benign graph's bottleneck are opposite, and cancel over all benign clients."""
+def test_clusters_move_apart() -> None:
+    """Lies to the two sides of the benign graph's bottleneck are opposite, and cancel over all
+    benign clients.
+    """
     known = knowledge(two_clusters(), 6, torch.float64, [8])
     pushes = {i: lie - known.models[i] for (_, i), lie in told(known, attacks.Spectral()).items()}
     assert sorted(pushes) == list(range(8))

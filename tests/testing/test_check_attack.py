@@ -51,7 +51,7 @@ WRONG_ATTACKS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("attack", "law"), WRONG_ATTACKS.values(), ids=WRONG_ATTACKS)
-def test_a_wrong_attack_breaks_its_law(attack: Any, law: str) -> None:
+def test_wrong_attack(attack: Any, law: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case"):
         check_attack(attack, laws=[law])
     assert {law for _, law in WRONG_ATTACKS.values()} == MESSAGE_LAWS.keys()
@@ -79,12 +79,12 @@ WRONG_POISONS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("attack", "law"), WRONG_POISONS.values(), ids=WRONG_POISONS)
-def test_a_wrong_poison_breaks_its_law(attack: Any, law: str) -> None:
+def test_wrong_poison(attack: Any, law: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case"):
         check_attack(attack, laws=[law])
     assert {law for _, law in WRONG_POISONS.values()} == DATA_LAWS.keys()
 
 
-def test_images_have_the_shape_that_is_asked_for() -> None:
+def test_features_shape() -> None:
     attack = eq.attacks.Backdoor(eq.attacks.PixelPattern(), target=1)
     check_attack(attack, laws=DATA_LAWS, features=(1, 28, 28), examples=5)

@@ -14,21 +14,21 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
-def test_import_equipoise_leaves_it_out() -> None:
+def test_loaded_on_demand() -> None:
     code = (
         "import equipoise, sys; assert not {'hypothesis', 'equipoise.testing'} & set(sys.modules)"
     )
     assert run(code).returncode == 0
 
 
-def test_without_hypothesis_it_says_what_to_install() -> None:
+def test_missing_hypothesis() -> None:
     found = run("import sys; sys.modules['hypothesis'] = None; import equipoise.testing").stderr
     assert found.endswith(
         'ImportError: equipoise.testing needs hypothesis: pip install "equipoise[testing]"\n'
     )
 
 
-def test_laws_hold_without_assertions() -> None:
+def test_no_assert_statements() -> None:
     """``python -O`` leaves assertions out, so that there must be none."""
     files = list(Path(testing.__file__).parent.glob("*.py"))
     assert "_laws.py" in {file.name for file in files}
