@@ -29,7 +29,7 @@ def per_victim_or_edge(known: Knowledge) -> int:
     return len(few) + len(set(known.victims.tolist()) - set(few))
 
 
-def per_liar(known: Knowledge) -> int:
+def per_sender(known: Knowledge) -> int:
     return int(known.malicious_mask.sum())
 
 
@@ -38,7 +38,7 @@ def per_edge(known: Knowledge) -> int:
 
 
 ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
-    "Gaussian": (attacks.Gaussian(), per_liar),
+    "Gaussian": (attacks.Gaussian(), per_sender),
     "KrumAttack": (attacks.KrumAttack(noise=0.0), per_victim_or_edge),
     "KrumAttack-update-global": (
         attacks.KrumAttack(noise=0.0, space="update", scope="global"),
@@ -49,7 +49,7 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "TrimAttack": (attacks.TrimAttack(), per_edge),
     "TrimAttack-fixed": (attacks.TrimAttack(random=False), per_victim),
     "TrimAttack-fang": (attacks.TrimAttack(form="fang"), per_edge),
-    "TrimAttack-global": (attacks.TrimAttack(scope="global"), per_liar),
+    "TrimAttack-global": (attacks.TrimAttack(scope="global"), per_sender),
     "Adaptive": (attacks.Adaptive(), per_victim),
     "Adaptive-sign": (attacks.Adaptive(perturbation="sign"), per_victim),
     "Adaptive-std": (attacks.Adaptive(perturbation="std"), per_victim),
@@ -72,7 +72,7 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Zero": (attacks.Zero(), one),
     "Spectral": (attacks.Spectral(), per_victim),
     "Window": (attacks.Window(attacks.LIE(z=1.0), 0, 5), per_victim),
-    "OnlyClients": (attacks.OnlyClients(attacks.Gaussian(), clients=(0,)), per_liar),
+    "OnlyClients": (attacks.OnlyClients(attacks.Gaussian(), clients=(0,)), per_sender),
     "InModelSpace": (attacks.InModelSpace(attacks.LIE(z=1.0)), per_victim),
     "Combined": (
         attacks.Combined(attacks.Dissensus(), attacks.OnlyClients(attacks.Zero(), clients=(0,))),

@@ -64,19 +64,19 @@ def knowledge(
     return Knowledge(models, topology_of(graph), malicious, previous=previous, **details)
 
 
-def told(known: Knowledge, attack: Any) -> dict[tuple[int, int], Tensor]:
+def received_lies(known: Knowledge, attack: Any) -> dict[tuple[int, int], Tensor]:
     """What victims are delivered along every edge (malicious sender, benign receiver)."""
     lies = attack.forge(known)
     inbox = known.topology.deliver(known.models, lies, known.malicious)
-    return {(s, i): inbox.bank[inbox.slots[i, slot]] for s, i, slot in dishonest_edges(known)}
+    return {(s, i): inbox.bank[inbox.slots[i, slot]] for s, i, slot in malicious_edges(known)}
 
 
-def dishonest_edges(known: Knowledge) -> Iterator[tuple[int, int, int]]:
-    """Sender, receiver and the receiver's slot, for every edge from a malicious to a benign client."""
-    liars = known.malicious_mask.tolist()
+def malicious_edges(known: Knowledge) -> Iterator[tuple[int, int, int]]:
+    """Yield sender, receiver and slot of every edge from a malicious to a benign client."""
+    malicious = known.malicious_mask.tolist()
     for i in range(known.topology.n):
         for slot, sender in enumerate(known.topology.neighbors(i).tolist()):
-            if liars[sender] and not liars[i]:
+            if malicious[sender] and not malicious[i]:
                 yield sender, i, slot
 
 
@@ -88,17 +88,19 @@ def assert_agrees(attack: Any, known: Knowledge) -> None:
     world, options = World.of(known), options_of(attack)
     reference = ATTACK_REFERENCES[type(attack).__name__]
     expected: dict[tuple[int, int], Lie] = {}
-    for (sender, victim), found in told(known, attack).items():
+    for (sender, victim), found in received_lies(known, attack).items():
         key = (
             -1 if options.get("scope") == "global" else victim,
             sender * isinstance(attack, attacks.KrumAttack),
         )
         if key not in expected:
             expected[key] = reference(world, victim, **options, sender=sender)
-        assert_told(found, expected[key], world, f"{sender} -> {victim}")
+        assert_close_to(found, expected[key], world, f"{sender} -> {victim}")
 
 
-def assert_told(found: Tensor, expected: Lie, world: World, edge: str, slack: float = 1.0) -> None:
+def assert_close_to(
+    found: Tensor, expected: Lie, world: World, edge: str, slack: float = 1.0
+) -> None:
     same = (array(found) == expected.vector) | (np.isnan(array(found)) & np.isnan(expected.vector))
     difference = np.abs(np.where(same, 0.0, array(found)) - np.where(same, 0.0, expected.vector))
     allowed = slack * TOLERANCE[found.dtype] * (magnitude(world) + np.abs(expected.vector))

@@ -1,6 +1,6 @@
-"""Laws that hold for the rules that their docstrings name, as functions that raise AssertionError.
+"""Laws of the rules that their docstrings name, as functions that raise AssertionError.
 
-Data without exact ties is needed where a law moves the models (scaling by a power of two moves nothing).
+Laws that move the models need data without exact ties; scaling by a power of two moves nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def scale(rule: Any, own: Tensor, inbox: Inbox, factor: float, **inputs: Any) ->
 
 
 def translation(rule: Any, own: Tensor, inbox: Inbox, shift: Tensor, **inputs: Any) -> None:
-    """Models around another origin: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference")."""
+    """Translated models: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference")."""
     plain = rule(own, inbox, **inputs)
     moved = rule(own + shift, with_bank(inbox, inbox.bank + shift), **inputs)
     require_same_model(moved.model, plain.model + shift, unit=size_of(own) + size_of(shift))
@@ -95,7 +95,7 @@ def accepts_separately(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> N
             inbox.senders[:, s : s + 1],
         )
         alone = rule(own, column, **inputs).weights > 0
-        require(torch.equal(alone[:, 0], together[:, s]), "slot {} is judged by its company", s)
+        require(torch.equal(alone[:, 0], together[:, s]), "slot {} depends on other messages", s)
 
 
 def nested(stricter: Any, laxer: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:

@@ -182,7 +182,9 @@ ATTACKS: dict[str, Any] = {
     "OnlyClients": attacks.OnlyClients(attacks.Zero(), [0]),
     "SignFlip": attacks.SignFlip(),
     "Spectral": attacks.Spectral(),
-    "Combined": attacks.Combined(attacks.OnlyClients(attacks.Zero(), [0]), attacks.OnlyClients(attacks.Gaussian(), [3])),
+    "Combined": attacks.Combined(
+        attacks.OnlyClients(attacks.Zero(), [0]), attacks.OnlyClients(attacks.Gaussian(), [3])
+    ),
     "TrimAttack": attacks.TrimAttack(),
     "TrimAttack, fang": attacks.TrimAttack(form="fang", scope="global"),
     "Zero": attacks.Zero(),

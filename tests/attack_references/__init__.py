@@ -15,7 +15,15 @@ from tests.attack_references.krum import krum_attack
 from tests.attack_references.others import ATTACK_REFERENCES, lie_strength
 from tests.attack_references.perturbation import larger_root, perturbation_of
 from tests.attack_references.trim import Range, trim_range
-from tests.attack_references.world import Lie, World, crowd, deviation, mean, origin, vectors
+from tests.attack_references.world import (
+    Lie,
+    World,
+    deviation,
+    mean,
+    observed_clients,
+    origin,
+    vectors,
+)
 
 __all__ = [
     "ATTACK_REFERENCES",
@@ -25,12 +33,12 @@ __all__ = [
     "adaptive_literal",
     "adaptive_max",
     "balance_limit",
-    "crowd",
     "deviation",
     "krum_attack",
     "larger_root",
     "lie_strength",
     "mean",
+    "observed_clients",
     "origin",
     "perturbation_of",
     "probe",

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tests.attack_references.perturbation import larger_root, perturbation_of
-from tests.attack_references.world import Mask, World, crowd, mean, vectors
+from tests.attack_references.world import Mask, World, mean, observed_clients, vectors
 from tests.references import REFERENCES, Answer, Message, Vector, client_inputs, norm
 
 
 class Probe(NamedTuple):
-    """The line of lies mu - gamma * p for one victim, and what the rule of that name makes of them."""
+    """The lies mu - gamma * p to one victim, and the answers of the rule of that name."""
 
     rule: str
     mu: Vector
     p: Vector
     undecided: Mask
     answer: Callable[[float], Answer]
-    liars: list[int]
+    malicious_slots: list[int]
 
     def lie(self, gamma: float) -> Vector:
         """The lie of strength gamma."""
@@ -30,7 +30,7 @@ class Probe(NamedTuple):
         them.
         """
         weights = self.answer(gamma).weights
-        heard = [weights[slot] > 0 for slot in self.liars]
+        heard = [weights[slot] > 0 for slot in self.malicious_slots]
         return any(heard) if self.rule == "Krum" else all(heard)
 
     def damage(self, gamma: float) -> float:
@@ -50,7 +50,7 @@ def probe(
     """The line of lies for a victim that follows a rule, given by its name and by options and
     inputs.
     """
-    rows = vectors(world, crowd(world, victim, scope), "model")
+    rows = vectors(world, observed_clients(world, victim, scope), "model")
     p, undecided = perturbation_of(rows, perturbation)
     mu, mine = mean(list(rows)), client_inputs(dict(inputs), victim)
 

@@ -12,11 +12,11 @@ from tests.attack_references.world import (
     UNDECIDED,
     Lie,
     World,
-    crowd,
     decided,
     everyone,
     last_model,
-    liars,
+    malicious_among,
+    observed_clients,
     origin,
     vector_of,
 )
@@ -47,10 +47,10 @@ def krum_group(
     before = {j: vector_of(world, j, space) for j in everyone(world, victim, scope)}
     if len(before) <= 2:
         return decided(origin(world, victim, scope, space) - before[sender])
-    f = len(liars(world, victim, scope))
+    f = len(malicious_among(world, victim, scope))
     direction = np.sign(before[chosen_by_krum(before, f)])
     size = 1.0
-    while not krum_believes(world, before, -size * direction, f) and size > 1e-5:
+    while not krum_chooses_lie(world, before, -size * direction, f) and size > 1e-5:
         size /= 2
     return decided(origin(world, victim, scope, space) - size * direction)
 
@@ -62,12 +62,12 @@ def krum_fang(world: World, victim: int, *, scope: str = "receiver", **_: Any) -
     In model space; w_Re is the victim's w^t.
     """
     before = {j: world.models[j] for j in everyone(world, victim, scope)}
-    f = len(liars(world, victim, scope))
+    f = len(malicious_among(world, victim, scope))
     start = last_model(world, victim, scope)
     step = before[chosen_by_krum(before, f)] - start
     direction = np.sign(step)
     size = largest_krum_step(world, victim, scope, start)
-    while not krum_believes(world, before, start - size * direction, f) and size >= 1e-5:
+    while not krum_chooses_lie(world, before, start - size * direction, f) and size >= 1e-5:
         size /= 2
     close = np.abs(step) <= UNDECIDED * np.abs(start)
     return Lie(start - size * direction, close if scope == "global" else np.zeros_like(close))
@@ -78,10 +78,10 @@ def largest_krum_step(world: World, victim: int, scope: str, start: Vector) -> f
     D(w_l, w_Re) / sqrt(d).
 
     For m messages, c of them malicious, and k = m-c-2. Where the victim hears too few benign
-    clients for these numbers to be positive, they are 1; the nearest of nobody add nothing.
+    clients for these numbers to be positive, they are 1; an empty sum is 0.
     """
-    benign = [world.models[j] for j in crowd(world, victim, scope)]
-    m, c = len(everyone(world, victim, scope)), len(liars(world, victim, scope))
+    benign = [world.models[j] for j in observed_clients(world, victim, scope)]
+    m, c = len(everyone(world, victim, scope)), len(malicious_among(world, victim, scope))
     k = max(m - c - 2, 1)
     root = math.sqrt(len(start))
     sums = []
@@ -101,7 +101,9 @@ def chosen_by_krum(candidates: Mapping[int, Vector], tolerated: int) -> int:
     return messages[int(np.argmax(answer.weights))].sender
 
 
-def krum_believes(world: World, before: Mapping[int, Vector], lie: Vector, tolerated: int) -> bool:
+def krum_chooses_lie(
+    world: World, before: Mapping[int, Vector], lie: Vector, tolerated: int
+) -> bool:
     """Whether Krum takes the lie when every malicious client tells it."""
     told = {j: lie if j in world.malicious else vector for j, vector in before.items()}
     return chosen_by_krum(told, tolerated) in world.malicious

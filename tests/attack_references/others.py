@@ -15,10 +15,10 @@ from tests.attack_references.trim import trim_attack
 from tests.attack_references.world import (
     Lie,
     World,
-    crowd,
     decided,
     deviation,
     mean,
+    observed_clients,
     origin,
     vectors,
 )
@@ -46,7 +46,7 @@ def lie(
     """2.8 LIE: mu + sign * z * sigma, with the population standard deviation; z from all n clients,
     m malicious.
     """
-    rows = list(vectors(world, crowd(world, victim, scope), space))
+    rows = list(vectors(world, observed_clients(world, victim, scope), space))
     strength = lie_strength(len(world.models), len(world.malicious)) if z is None else z
     return decided(
         origin(world, victim, scope, space) + mean(rows) + sign * strength * deviation(rows)
@@ -58,7 +58,7 @@ def dissensus(
 ) -> Lie:
     """2.9: w_i - epsilon * sum_{benign j in N_i} W_ij (w_j - w_i) / sum_{malicious k in N_i} W_ik.
 
-    W is the same for all neighbours, or Metropolis: 1 / (1 + max(deg_i, deg_j)).
+    W is the same for all neighbors, or Metropolis: 1 / (1 + max(deg_i, deg_j)).
     """
     own = world.models[victim]
 
@@ -70,9 +70,12 @@ def dissensus(
         )
 
     pull = sum(
-        (weight(j) * (world.models[j] - own) for j in world.friends_of(victim)), np.zeros_like(own)
+        (weight(j) * (world.models[j] - own) for j in world.benign_neighbors_of(victim)),
+        np.zeros_like(own),
     )
-    return decided(own - epsilon * pull / sum(weight(k) for k in world.liars_of(victim)))
+    return decided(
+        own - epsilon * pull / sum(weight(k) for k in world.malicious_neighbors_of(victim))
+    )
 
 
 def ipm(
@@ -84,20 +87,18 @@ def ipm(
     space: str = "update",
     **_: Any,
 ) -> Lie:
-    """2.10 IPM: minus epsilon times the mean of the crowd's vectors."""
-    rows = list(vectors(world, crowd(world, victim, scope), space))
+    """2.10 IPM: minus epsilon times the mean of the benign vectors."""
+    rows = list(vectors(world, observed_clients(world, victim, scope), space))
     return decided(origin(world, victim, scope, space) - epsilon * mean(rows))
 
 
 def sign_flip(world: World, victim: int, **options: Any) -> Lie:
-    """2.10 SignFlip: minus the mean of the crowd's vectors."""
+    """2.10 SignFlip: minus the mean of the benign vectors."""
     return ipm(world, victim, **options | {"epsilon": 1.0})
 
 
 def mimic(world: World, victim: int, *, target: int | None = None, **_: Any) -> Lie:
-    """2.10 Mimic: everybody malicious copies one benign client, the first that is finite unless
-    told which.
-    """
+    """2.10 Mimic: copy one benign client, by default the first finite one."""
     finite = [j for j in world.benign if np.isfinite(world.models[j]).all()]
     return decided(world.models[finite[0] if target is None else target])
 

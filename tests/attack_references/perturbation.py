@@ -11,9 +11,9 @@ from tests.attack_references.world import (
     Lie,
     Mask,
     World,
-    crowd,
     deviation,
     mean,
+    observed_clients,
     origin,
     sign_of_sum,
     vectors,
@@ -46,7 +46,7 @@ def min_max(
     Every j bounds gamma by the larger root of ||p||^2 x^2 - 2 <mu - v_j, p> x + ||mu - v_j||^2 =
     max_{j,k}.
     """
-    rows = vectors(world, crowd(world, victim, scope), space)
+    rows = vectors(world, observed_clients(world, victim, scope), space)
     mu, (p, undecided) = mean(list(rows)), perturbation_of(rows, perturbation)
     widest = max(norm(a - b) ** 2 for a in rows for b in rows)
     limits = [larger_root(mu - row, p, widest) for row in rows]
@@ -78,7 +78,7 @@ def min_sum(
     The sum is c gamma^2 ||p||^2 + sum_j ||mu - v_j||^2, because the differences from the mean of c
     vectors cancel.
     """
-    rows = vectors(world, crowd(world, victim, scope), space)
+    rows = vectors(world, observed_clients(world, victim, scope), space)
     mu, (p, undecided) = mean(list(rows)), perturbation_of(rows, perturbation)
     least = min(sum(norm(a - b) ** 2 for b in rows) for a in rows)
     at_mean = sum(norm(mu - row) ** 2 for row in rows)

@@ -10,8 +10,8 @@ from tests.attack_references.world import (
     Lie,
     Mask,
     World,
-    crowd,
     everyone,
+    observed_clients,
     origin,
     sign_of_sum,
     vectors,
@@ -83,7 +83,7 @@ def trim_fang(
     min, min] if min is negative. b is ``factor``. Where s = 0 nothing is said, so nothing is
     decided.
     """
-    clients = crowd(world, victim, scope)
+    clients = observed_clients(world, victim, scope)
     rows = vectors(world, clients, space)
     direction, undecided = sign_of_sum(list(vectors(world, clients, "update")))
     extreme, far = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])

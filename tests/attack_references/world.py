@@ -45,19 +45,19 @@ class World(NamedTuple):
     @property
     def victims(self) -> list[int]:
         """Benign clients that hear a malicious one."""
-        return [i for i in self.benign if self.liars_of(i)]
+        return [i for i in self.benign if self.malicious_neighbors_of(i)]
 
-    def liars_of(self, i: int) -> list[int]:
+    def malicious_neighbors_of(self, i: int) -> list[int]:
         """The malicious clients that client ``i`` hears."""
         return [j for j in self.hears[i] if j in self.malicious]
 
-    def friends_of(self, i: int) -> list[int]:
+    def benign_neighbors_of(self, i: int) -> list[int]:
         """The benign clients that client ``i`` hears."""
         return [j for j in self.hears[i] if j not in self.malicious]
 
 
 class Lie(NamedTuple):
-    """What one victim is told.
+    """The message to one victim.
 
     ``undecided`` marks coordinates where a sum is zero but for rounding, and the formula takes its
     sign.
@@ -67,23 +67,23 @@ class Lie(NamedTuple):
     undecided: Mask
 
 
-def crowd(world: World, victim: int, scope: str) -> list[int]:
-    """The benign clients to hide among: the victim's benign neighbours, itself if it has none, or
+def observed_clients(world: World, victim: int, scope: str) -> list[int]:
+    """The benign clients to hide among: the victim's benign neighbors, itself if it has none, or
     all benign ones.
     """
     if scope == "global":
         return world.benign
-    return world.friends_of(victim) or [victim]
+    return world.benign_neighbors_of(victim) or [victim]
 
 
 def everyone(world: World, victim: int, scope: str) -> list[int]:
-    """All clients whose before-attack vectors count, malicious ones too: the victim's neighbours,
+    """All clients whose before-attack vectors count, malicious ones too: the victim's neighbors,
     or all clients.
     """
     return list(range(len(world.models))) if scope == "global" else list(world.hears[victim])
 
 
-def liars(world: World, victim: int, scope: str) -> list[int]:
+def malicious_among(world: World, victim: int, scope: str) -> list[int]:
     """The malicious ones among `everyone`."""
     return [j for j in everyone(world, victim, scope) if j in world.malicious]
 

@@ -19,7 +19,14 @@ from tests.attack_references import (
     balance_limit,
     probe,
 )
-from tests.attack_rounds import TOLERANCE, assert_told, magnitude, options_of, rule_knowledge, told
+from tests.attack_rounds import (
+    TOLERANCE,
+    assert_close_to,
+    magnitude,
+    options_of,
+    received_lies,
+    rule_knowledge,
+)
 from tests.graphs import GRAPHS, complete, regular
 from tests.references import array, norm
 
@@ -53,7 +60,7 @@ def test_adaptive_max(rule: Any, perturbation: str) -> None:
         d, dtype = [(50, torch.float64), (3, torch.float32)][turn]
         known = rule_knowledge(rule, graph, d, dtype, 0.3, seed=turn)
         world = World.of(known)
-        for (sender, victim), found in told(
+        for (sender, victim), found in received_lies(
             known, attacks.Adaptive(perturbation=perturbation)
         ).items():
             line = line_of(known, world, victim, perturbation)
@@ -75,11 +82,13 @@ def test_adaptive_max(rule: Any, perturbation: str) -> None:
     ("d", "dtype"), [(1, torch.float64), (50, torch.float32), (3000, torch.float32)]
 )
 def test_max_against_balance(perturbation: str, d: int, dtype: torch.dtype) -> None:
-    """The limit is the root of a quadratic equation, if the mean of the crowd is accepted."""
+    """The limit is the root of a quadratic equation, if the benign mean is accepted."""
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
     world, threshold = World.of(known), 0.9 * math.exp(-0.3)
     compared = 0
-    for (sender, victim), found in told(known, attacks.Adaptive(perturbation=perturbation)).items():
+    for (sender, victim), found in received_lies(
+        known, attacks.Adaptive(perturbation=perturbation)
+    ).items():
         line = line_of(known, world, victim, perturbation)
         if not line.accepted(0.0) or line.undecided.any():
             continue
@@ -97,7 +106,7 @@ def test_max_against_balance(perturbation: str, d: int, dtype: torch.dtype) -> N
 def test_own_center_shortens(d: int, dtype: torch.dtype) -> None:
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
     threshold = 0.9 * math.exp(-0.3)
-    lies = told(known, attacks.Adaptive(center="own"))
+    lies = received_lies(known, attacks.Adaptive(center="own"))
     assert lies
     for (_, victim), found in lies.items():
         own = array(known.models[victim])
@@ -109,7 +118,7 @@ def test_own_center_is_stronger() -> None:
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 50, torch.float64, 0.25, seed=3)
     pulls = {}
     for center in ("mean", "own"):
-        lies = told(known, attacks.Adaptive(center=center))  # type: ignore[arg-type]
+        lies = received_lies(known, attacks.Adaptive(center=center))  # type: ignore[arg-type]
         pulls[center] = {
             edge: norm(array(lie)) / norm(array(known.models[edge[1]]))
             for edge, lie in lies.items()
@@ -151,10 +160,12 @@ def test_literal(rule: Any, perturbation: str, start: float) -> None:
         attack = attacks.Adaptive(
             mode="literal", perturbation=perturbation, start=start, tolerance=1e-4
         )
-        for (sender, victim), found in told(known, attack).items():
+        for (sender, victim), found in received_lies(known, attack).items():
             line = line_of(known, world, victim, perturbation)
             gamma = adaptive_literal(line, start=start, tolerance=1e-4)
-            assert_told(found, Lie(line.lie(gamma), line.undecided), world, f"{sender} -> {victim}")
+            assert_close_to(
+                found, Lie(line.lie(gamma), line.undecided), world, f"{sender} -> {victim}"
+            )
 
 
 def test_queries_leave_out() -> None:

@@ -18,7 +18,7 @@ from equipoise.attacks._subspace import in_subspace
 from equipoise.testing import attacked_rounds
 from equipoise.testing._attacked_rounds import delivered, random_knowledge, with_rule
 from tests.attack_cases import edges_to_victims, few_examples
-from tests.attack_references import World, crowd, mean, perturbation_of, vectors
+from tests.attack_references import World, mean, observed_clients, perturbation_of, vectors
 from tests.references import array, norm
 
 RULES = {
@@ -56,7 +56,7 @@ def test_few_queries(rule: Any, mode: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", [*RULES.values(), eq.FedAvg()], ids=[*RULES, "FedAvg"])
 def test_subspace_gives_same_lies(rule: Any, dtype: torch.dtype, center: Any, mode: Any) -> None:
-    """Of a rule that looks at lengths and angles only; nothing is known of a rule that is wrapped."""
+    """For isotropic rules. A wrapped rule does not say that it is one."""
     if isinstance(rule, eq.FLTrust) and mode == "literal":
         pytest.skip("all strengths do FLTrust the same damage, and rounding decides")
     known = with_rule(random_knowledge(9, 60, [0, 1], dtype=dtype), rule)
@@ -92,7 +92,7 @@ def test_subspace_needs_exactness(spoilt: float) -> None:
 
 
 def weights_of_lies(known: Knowledge, rows: Tensor) -> dict[int, list[float]]:
-    """What the victims' rule gives to every malicious message, if victim i is told ``rows[i]``."""
+    """What the victims' rule gives to every malicious message, if victim i receives ``rows[i]``."""
     lies = eq.Lies.per_receiver(rows.to(known.models.dtype))
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     weights = known.rule(known.models, inbox, **known.inputs).weights
@@ -125,7 +125,7 @@ def line_of(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor]:
         torch.zeros_like(known.models, dtype=torch.float64),
     )
     for i in known.victims.tolist():
-        rows = vectors(world, crowd(world, i, "receiver"), "model")
+        rows = vectors(world, observed_clients(world, i, "receiver"), "model")
         mus[i], ps[i] = (
             torch.from_numpy(mean(list(rows))),
             torch.from_numpy(perturbation_of(rows, perturbation)[0]),
@@ -153,7 +153,7 @@ def strongest(known: Knowledge, perturbation: str) -> tuple[Tensor, Tensor, Tens
 @settings(max_examples=6)
 @given(known=attacked_rounds(dtypes=(torch.float64,)))
 def test_strongest_accepted(rule: Any, perturbation: str, known: Knowledge) -> None:
-    """If the mean of the crowd is accepted, by a margin, so is the lie, and one that is stronger by
+    """If the benign mean is accepted, by a margin, so is the lie, and one that is stronger by
     0.5 % is not.
 
     Nothing is promised where the rule has no limit: it accepts lies that are thousands of times as
@@ -211,7 +211,7 @@ def test_largest_damage(rule: Any, perturbation: str, known: Knowledge) -> None:
     done = damage(rows)
     bounded = (
         damage(mu - 1e6 * scale * p) < 1e3 * scale
-    )  # a majority of liars moves a median anywhere
+    )  # a malicious majority moves a median anywhere
     for strength in [0.0, *torch.logspace(-3, 2, 11).tolist()]:
         most = damage(mu - strength * scale * p)
         assert (done >= 0.97 * most - 1e-9)[bounded].all(), (
@@ -299,7 +299,7 @@ def test_krum_majority() -> None:
 
 
 def test_rejected_mean() -> None:
-    """A victim at 4 whose neighbours are at 10 rejects their mean, but not what is between 2.8 and
+    """A victim at 4 whose neighbors are at 10 rejects their mean, but not what is between 2.8 and
     5.2.
     """
     models = torch.tensor([[4.0], [10.0], [10.0], [10.0]], dtype=torch.float64)
@@ -315,7 +315,7 @@ def test_rejected_mean() -> None:
 
 
 def test_narrow_range() -> None:
-    """The way from the neighbours' mean to 0 passes a victim just inside its limit, for 3 % of its
+    """The way from the neighbors' mean to 0 passes a victim just inside its limit, for 3 % of its
     length.
     """
     models = torch.tensor([[8.9, 0.0], [20.0, 1.0], [20.0, 1.0], [20.0, 1.0]], dtype=torch.float64)

@@ -11,7 +11,7 @@ import torch
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
-from tests.attack_rounds import assert_agrees, knowledge, told
+from tests.attack_rounds import assert_agrees, knowledge, received_lies
 from tests.graphs import complete
 
 
@@ -36,7 +36,7 @@ def survivors() -> dict[str, Any]:
 
 @pytest.mark.parametrize("attack", survivors().values(), ids=survivors())
 def test_broken_victim_is_contained(attack: Any) -> None:
-    """On a ring, client 2 hears malicious clients only, and has nobody else to be compared with."""
+    """On a ring, client 2 has only malicious neighbors."""
     known = knowledge(complete(8), 4, torch.float32, [1, 3])
     models = known.models.index_fill(0, torch.tensor(2), torch.nan)
     broken = dataclasses.replace(known, models=models, topology=eq.Topology.ring(8))
@@ -53,7 +53,8 @@ def test_mimic_skips_broken_models(broken: list[int]) -> None:
     assert_agrees(attacks.Mimic(), dataclasses.replace(known, models=models))
     alive = next(i for i in (1, 2, 4, 5, 6) if i not in broken)
     assert torch.equal(
-        told(dataclasses.replace(known, models=models), attacks.Mimic())[0, 6], known.models[alive]
+        received_lies(dataclasses.replace(known, models=models), attacks.Mimic())[0, 6],
+        known.models[alive],
     )
 
 
@@ -70,7 +71,7 @@ def test_broken_malicious_is_ignored(attack: Any) -> None:
     broken = dataclasses.replace(
         known, models=known.models.index_fill(0, torch.tensor(0), torch.nan), previous=None
     )
-    for edge, found in told(broken, attack).items():
+    for edge, found in received_lies(broken, attack).items():
         assert found.isfinite().all(), edge
         assert (found != 0).any(), edge
 
@@ -111,7 +112,7 @@ def test_huge_deviations(attack: Any) -> None:
     lies = attack.forge(huge)
     assert lies.rows.isfinite().all()
     if isinstance(attack, attacks.LIE):
-        crowd = huge.models[1:].double()
+        benign = huge.models[1:].double()
         torch.testing.assert_close(
-            lies.rows[0].double(), crowd.mean(0) - crowd.std(0, correction=0), rtol=1e-5, atol=0
+            lies.rows[0].double(), benign.mean(0) - benign.std(0, correction=0), rtol=1e-5, atol=0
         )

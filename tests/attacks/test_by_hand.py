@@ -19,7 +19,7 @@ from tests.attack_references import (
     krum_attack,
     larger_root,
 )
-from tests.attack_rounds import knowledge, options_of, seeded, told, topology_of
+from tests.attack_rounds import knowledge, options_of, received_lies, seeded, topology_of
 from tests.graphs import Graph, regular
 
 
@@ -66,16 +66,19 @@ def test_by_hand(attack: Any, expected: float) -> None:
     known = by_hand([1.0, 3.0, 5.0, -2.0], [3], previous=[0.5, 1.0, 1.0, 0.0])
     reference = ATTACK_REFERENCES[type(attack).__name__](World.of(known), 0, **options_of(attack))
     assert reference.vector == pytest.approx([expected])
-    assert told(known, attack)[3, 0].tolist() == pytest.approx([expected])
+    assert received_lies(known, attack)[3, 0].tolist() == pytest.approx([expected])
 
 
 def test_krum_wins_two_of_three() -> None:
-    """Two equal lies are each other's nearest neighbour, so Krum takes them as they are: -1 against
+    """Two equal lies are each other's nearest neighbor, so Krum takes them as they are: -1 against
     positive models.
     """
     known = by_hand([1.0, 3.0, 5.0, -2.0], [2, 3])
     assert krum_attack(World.of(known), 0).vector == pytest.approx([-1.0])
-    assert [told(known, attacks.KrumAttack(noise=0.0))[s, 0].item() for s in (2, 3)] == [-1.0, -1.0]
+    assert [received_lies(known, attacks.KrumAttack(noise=0.0))[s, 0].item() for s in (2, 3)] == [
+        -1.0,
+        -1.0,
+    ]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
@@ -88,9 +91,9 @@ def test_krum_negates_two_messages(noise: float, space: Any, expected: list[floa
     """
     known = by_hand([1.0, 3.0, 7.0, 5.0], [1, 3], previous=[0.5, 1.0, 1.0, 1.0])
     attack, ring = attacks.KrumAttack(noise=noise, space=space), eq.Topology.ring(4)
-    lies = told(dataclasses.replace(known, topology=ring), attack)
+    lies = received_lies(dataclasses.replace(known, topology=ring), attack)
     assert [lies[s, 0].item() for s in (1, 3)] == pytest.approx(expected)
-    alone = told(dataclasses.replace(known, topology=ring, malicious=[3]), attack)
+    alone = received_lies(dataclasses.replace(known, topology=ring, malicious=[3]), attack)
     assert alone[3, 0].item() == pytest.approx(expected[1])
 
 
@@ -107,8 +110,8 @@ def test_krum_negation_is_local(noise: float) -> None:
     known = dataclasses.replace(
         known, models=known.models.index_fill(0, torch.tensor(1), torch.nan), previous=None
     )
-    expected = told(seeded(known, 3), attack)
-    found = told(seeded(dataclasses.replace(known, topology=topology_of(few)), 3), attack)
+    expected = received_lies(seeded(known, 3), attack)
+    found = received_lies(seeded(dataclasses.replace(known, topology=topology_of(few)), 3), attack)
     assert torch.equal(found[0, 9], -known.models[0])
     assert found[1, 9].isfinite().all()
     assert all(
@@ -126,9 +129,9 @@ def test_krum_fang_by_hand() -> None:
     """
     known = by_hand([1.0, 3.0, 4.0, 6.0, 5.0], [4], previous=[0.0] * 5)
     assert krum_attack(World.of(known), 0, form="fang").vector == pytest.approx([-7 / 2**20])
-    assert told(known, attacks.KrumAttack(form="fang", noise=0.0))[4, 0].tolist() == pytest.approx(
-        [-7 / 2**20]
-    )
+    assert received_lies(known, attacks.KrumAttack(form="fang", noise=0.0))[
+        4, 0
+    ].tolist() == pytest.approx([-7 / 2**20])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_krum_fang_by_hand() -> None:
 def test_adaptive(rule: Any, mode: str, expected: float) -> None:
     """Everybody benign has 10."""
     known = by_hand([10.0] * 4, [3], rule=rule, inputs={"t": 0, "total": 5})
-    assert told(known, attacks.Adaptive(mode=mode))[3, 0].item() == pytest.approx(
+    assert received_lies(known, attacks.Adaptive(mode=mode))[3, 0].item() == pytest.approx(
         expected, abs=0.011
     )
 

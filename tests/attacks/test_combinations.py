@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise import attacks
-from tests.attack_rounds import knowledge, told
+from tests.attack_rounds import knowledge, received_lies
 from tests.graphs import complete, regular
 
 
@@ -25,7 +25,7 @@ def test_window(t: int, active: bool) -> None:
     known = knowledge(regular(10, 4), 3, torch.float32, [0, 1], inputs={"t": t, "total": 10})
     window = attacks.Window(attacks.Zero(), start=3, stop=7)
     assert (window.forge(known) is not None) == active
-    for (sender, _), found in told(known, window).items():
+    for (sender, _), found in received_lies(known, window).items():
         assert torch.equal(found, torch.zeros(3) if active else known.models[sender])
 
 
@@ -74,8 +74,10 @@ def test_window_poisons(attack: Any, flips: bool) -> None:
 def test_only_clients(attack: Any) -> None:
     """The others tell the truth, and what the followers say does not depend on who else follows."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
-    everybody = told(known, attack)
-    for (sender, victim), found in told(known, attacks.OnlyClients(attack, clients=[0, 7])).items():
+    everybody = received_lies(known, attack)
+    for (sender, victim), found in received_lies(
+        known, attacks.OnlyClients(attack, clients=[0, 7])
+    ).items():
         expected = known.models[3] if sender == 3 else everybody[sender, victim]
         assert torch.allclose(found, expected, rtol=1e-12), f"{sender} -> {victim}"
 
@@ -108,7 +110,7 @@ def test_only_clients_types(kind: Any, masked: bool, clients: list[int]) -> None
 def test_only_benign_clients() -> None:
     """Who is not malicious follows no attack."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
-    for (sender, _), found in told(
+    for (sender, _), found in received_lies(
         known, attacks.OnlyClients(attacks.Zero(), clients=[1, 2])
     ).items():
         assert torch.equal(found, known.models[sender])
@@ -120,7 +122,7 @@ def test_only_benign_clients() -> None:
     ids=repr,
 )
 def test_in_model_space(attack: Any) -> None:
-    """A victim that follows the update arrives at what it would be told if models were sent."""
+    """A victim that follows the update arrives at the lie about its model."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     origin = known.previous
     assert origin is not None
@@ -128,11 +130,14 @@ def test_in_model_space(attack: Any) -> None:
     updates = dataclasses.replace(
         known, models=sent, previous=torch.zeros_like(sent), origin=origin
     )
-    expected, found = told(known, attack), told(updates, attacks.InModelSpace(attack))
+    expected, found = (
+        received_lies(known, attack),
+        received_lies(updates, attacks.InModelSpace(attack)),
+    )
     assert found.keys() == expected.keys()
     for sender, victim in found:
         torch.testing.assert_close(origin[victim] + found[sender, victim], expected[sender, victim])
-    plain = told(known, attacks.InModelSpace(attack))
+    plain = received_lies(known, attacks.InModelSpace(attack))
     assert all(torch.equal(plain[edge], expected[edge]) for edge in expected)
 
 
@@ -150,7 +155,7 @@ def test_combined() -> None:
         7: torch.full((4,), math.inf),
         8: known.models[8],
     }
-    lies = told(known, mixed)
+    lies = received_lies(known, mixed)
     assert {sender for sender, _ in lies} == {0, 3, 7, 8}
     for (sender, victim), found in lies.items():
         assert torch.equal(found, says[sender].to(found)), f"{sender} -> {victim}"
@@ -158,14 +163,14 @@ def test_combined() -> None:
 
 def test_combined_order() -> None:
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
-    mimics, flips = told(known, attacks.Mimic()), told(known, attacks.SignFlip())
-    lies = told(
+    mimics, flips = received_lies(known, attacks.Mimic()), received_lies(known, attacks.SignFlip())
+    lies = received_lies(
         known,
         attacks.Combined(attacks.SignFlip(), attacks.OnlyClients(attacks.Mimic(), clients=[3])),
     )
     for edge, found in lies.items():
         assert torch.equal(found, (mimics if edge[0] == 3 else flips)[edge])
-    overridden = told(
+    overridden = received_lies(
         known,
         attacks.Combined(attacks.OnlyClients(attacks.Mimic(), clients=[3]), attacks.SignFlip()),
     )
@@ -181,7 +186,7 @@ def test_combined_windows() -> None:
     for t in range(11):
         known = knowledge(complete(5), 2, torch.float32, [4], inputs={"t": t, "total": 11})
         expected = known.models[4] if t == 10 else torch.zeros(2) if t < 5 else known.models[0]
-        assert torch.equal(told(known, halves)[4, 0], expected)
+        assert torch.equal(received_lies(known, halves)[4, 0], expected)
     assert halves.forge(known) is None
 
 

@@ -42,7 +42,7 @@ FAR = {
     "IPM-model": attacks.IPM(space="model"),
     "Zero": attacks.Zero(),
 }
-# Lies in the crowd's midst, or made to be accepted.
+# Lies among the benign models, or made to be accepted.
 NEAR = {
     "Adaptive": attacks.Adaptive(rule=eq.Balance()),
     "KrumAttack-fang": attacks.KrumAttack(form="fang"),
@@ -68,13 +68,13 @@ ATTACKS: dict[str, Any] = FAR | NEAR | OTHERS
 
 class Run(NamedTuple):
     """Models after the last round, and per round: their mean length, how far BALANCE went, and whom
-    it believed.
+    it accepted.
     """
 
     models: Tensor
     lengths: list[float]
     moved: list[float]
-    believed: list[float]
+    accepted: list[float]
 
     @property
     def benign(self) -> Tensor:
@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The largest distance of a benign model from the benign optimum, relative to its length."""
+        """The largest relative distance of a benign model from the benign optimum."""
         return float((self.benign - GOAL).norm(dim=1).max() / GOAL.norm())
 
     @property
@@ -102,11 +102,11 @@ def train(models: Tensor) -> Tensor:
 
 @functools.cache
 def run(rule_name: str, attack_name: str) -> Run:
-    """A decentralized training; malicious clients train like the others, whatever they send."""
+    """Train; malicious clients train like the others, independent of their messages."""
     rule, attack = RULES[rule_name], ATTACKS[attack_name]
     generator = torch.Generator().manual_seed(3)
     tolerated = TOPOLOGY.malicious_neighbors(MALICIOUS)
-    models, lengths, moved, believed = train(torch.zeros(N, D)), [], [], []
+    models, lengths, moved, accepted = train(torch.zeros(N, D)), [], [], []
     for t in range(ROUNDS):
         own, inputs = train(models), {"t": t, "total": ROUNDS, "tolerated": tolerated}
         known = Knowledge(
@@ -115,11 +115,11 @@ def run(rule_name: str, attack_name: str) -> Run:
         inbox = TOPOLOGY.deliver(own, None if attack is None else attack.forge(known), MALICIOUS)
         out = rule(own, inbox, **inputs)
         models = eq.mix(own, out.model, alpha=0.5)
-        from_liars = MALICIOUS[inbox.senders] & inbox.mask & ~MALICIOUS[:, None]
+        from_malicious = MALICIOUS[inbox.senders] & inbox.mask & ~MALICIOUS[:, None]
         lengths.append(float(models[~MALICIOUS].norm(dim=1).mean()))
         moved.append(float(((out.model - own).norm(dim=1) / own.norm(dim=1))[~MALICIOUS].max()))
-        believed.append(float((out.weights > 0)[from_liars].float().mean()))
-    return Run(models, lengths, moved, believed)
+        accepted.append(float((out.weights > 0)[from_malicious].float().mean()))
+    return Run(models, lengths, moved, accepted)
 
 
 # What is attacked works
@@ -149,7 +149,7 @@ def test_fedavg_shrinks(attack: str) -> None:
 
 
 def test_krum_sends_nearly_zero() -> None:
-    """Few liars among ten neighbours are never Krum's choice, so its lambda ends at 2^-17."""
+    """Krum never chooses a lie of so few clients, so its lambda ends at 2^-17."""
     assert torch.allclose(
         run("FedAvg", "KrumAttack").benign, run("FedAvg", "Zero").benign, atol=1e-3
     )
@@ -195,7 +195,7 @@ def test_dissensus_prevents_consensus() -> None:
 
 
 def test_isolation_leaves_victims_alone() -> None:
-    """To a victim, FedAvg under Isolation is training without neighbours."""
+    """To a victim, FedAvg under Isolation is training without neighbors."""
     alone = train(torch.zeros(N, D))
     for _ in range(ROUNDS):
         alone = train(alone)
@@ -226,9 +226,7 @@ def test_mimic_moves_mean() -> None:
 
 
 def test_min_sum_below_min_max() -> None:
-    """Both hide in the crowd and shrink models; the sum is the stricter of the two, and neither is
-    as bad as zeros.
-    """
+    """Both hide among benign models and shrink them; neither is as bad as zeros."""
     silent, least, more, most = (
         run("FedAvg", name).length for name in ("silent", "MinSum", "MinMax", "Zero")
     )
@@ -263,8 +261,8 @@ def test_balance_stays_in_its_ball(attack: str) -> None:
 
 @pytest.mark.parametrize("attack", FAR)
 def test_balance_rejects_far_lies(attack: str) -> None:
-    """No lie is believed in any round, so training is what it is when malicious clients are silent."""
-    assert run("Balance", attack).believed == [0.0] * ROUNDS
+    """No lie is ever accepted, so the result is that of silent malicious clients."""
+    assert run("Balance", attack).accepted == [0.0] * ROUNDS
     assert torch.allclose(run("Balance", attack).benign, run("Balance", "silent").benign, atol=1e-5)
     assert run("Balance", attack).error < 1.2 * run("Balance", "truth").error
 
@@ -274,21 +272,21 @@ def test_balance_accepts_near_lies(attack: str) -> None:
     """Lies between benign models are as close as these: BALANCE is FedAvg, and the harm is as
     small.
     """
-    assert run("Balance", attack).believed == [1.0] * ROUNDS
+    assert run("Balance", attack).accepted == [1.0] * ROUNDS
     assert torch.allclose(run("Balance", attack).benign, run("FedAvg", attack).benign, atol=1e-4)
     assert run("Balance", attack).error < 0.1
 
 
 @pytest.mark.parametrize("attack", NEAR)
 def test_balance_bounds_accepted(attack: str) -> None:
-    """A lie that is believed is near: it does less than zeros, which are not, do to FedAvg."""
+    """A lie that is accepted is near: it does less than zeros, which are not, do to FedAvg."""
     assert run("Balance", attack).error < 0.5 * run("FedAvg", "Zero").error
 
 
 def test_adaptive_is_strongest() -> None:
-    """It is made for BALANCE: always accepted, and worse than whatever else is."""
+    """It is made for BALANCE: always accepted, and worse than any other attack."""
     adaptive = run("Balance", "Adaptive")
-    assert adaptive.believed == [1.0] * ROUNDS
+    assert adaptive.accepted == [1.0] * ROUNDS
     assert adaptive.error > 3 * run("Balance", "truth").error
     assert all(
         adaptive.error > run("Balance", name).error for name in ATTACKS if name != "Adaptive"
@@ -304,9 +302,7 @@ def test_literal_adaptive() -> None:
 
 
 def test_balance_rejects_dissensus() -> None:
-    """The lie is 1.5 times the benign pull over few liars: too far, so that most is rejected and
-    consensus is kept.
-    """
-    assert sum(run("Balance", "Dissensus").believed) < 0.5 * ROUNDS
+    """Few clients cancel 1.5 times the benign pull: too far, so most lies are rejected."""
+    assert sum(run("Balance", "Dissensus").accepted) < 0.5 * ROUNDS
     assert run("Balance", "Dissensus").disagreement < 0.1 * run("FedAvg", "Dissensus").disagreement
     assert run("Balance", "Isolation").disagreement < run("FedAvg", "Isolation").disagreement

@@ -18,10 +18,10 @@ from equipoise.testing._attacked_rounds import delivered, random_knowledge
 from tests.attack_cases import edges_to_victims, few_examples
 from tests.attack_references import (
     World,
-    crowd,
     deviation,
     lie_strength,
     mean,
+    observed_clients,
     origin,
     perturbation_of,
     vectors,
@@ -42,7 +42,7 @@ def test_bounds_are_tight(
         known, attack(perturbation=perturbation, scope=scope, space=space).forge(known)
     )
     for sender, victim in edges_to_victims(known):
-        rows = vectors(world, crowd(world, victim, scope), space)
+        rows = vectors(world, observed_clients(world, victim, scope), space)
         lie = array(messages[sender, victim]) - origin(world, victim, scope, space)
         apart = [norm(lie - row) ** 2 for row in rows]
         between = [[norm(a - b) ** 2 for b in rows] for a in rows]
@@ -65,7 +65,7 @@ def test_lie_moves_by_deviations(
     world = World.of(known)
     messages = delivered(known, attacks.LIE(z=z, sign=sign, scope=scope, space=space).forge(known))
     for sender, victim in edges_to_victims(known):
-        rows = list(vectors(world, crowd(world, victim, scope), space))
+        rows = list(vectors(world, observed_clients(world, victim, scope), space))
         moved = array(messages[sender, victim]) - origin(world, victim, scope, space) - mean(rows)
         assert moved == pytest.approx(sign * z * deviation(rows), abs=1e-9)
 
@@ -80,7 +80,7 @@ def test_lie_malicious_majority(n: int, m: int) -> None:
 @few_examples
 @given(known=attacked_rounds())
 def test_isolation_cancels_gossip(known: Knowledge) -> None:
-    """What the neighbours of a victim say is, on average, what the victim has: FedAvg moves it
+    """What the neighbors of a victim say is, on average, what the victim has: FedAvg moves it
     nowhere.
     """
     lies = attacks.Dissensus(epsilon=1.0).forge(known)
@@ -93,7 +93,7 @@ def test_isolation_cancels_gossip(known: Knowledge) -> None:
 @few_examples
 @given(known=attacked_rounds(dtypes=(torch.float64,)), epsilon=st.floats(0, 5))
 def test_dissensus_reverses_gossip(known: Knowledge, epsilon: float) -> None:
-    """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbours
+    """With epsilon the sum of all differences is (1 - epsilon) times what benign neighbors
     contribute.
     """
     messages = delivered(known, attacks.Dissensus(epsilon=epsilon).forge(known))

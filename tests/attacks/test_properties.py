@@ -146,7 +146,7 @@ def test_no_benign_neighbors(attack: Any) -> None:
 
 
 def test_lone_victim_observes_itself() -> None:
-    """With nobody else to hide among, lies are made from the victim's own model."""
+    """Without benign neighbors, lies are made from the victim's own model."""
     known = dataclasses.replace(
         random_knowledge(3, 4, [0]), topology=eq.Topology.from_edges(3, [(0, 1), (0, 2)])
     )

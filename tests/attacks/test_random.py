@@ -15,7 +15,15 @@ from tests.attack_references import (
     origin,
     trim_range,
 )
-from tests.attack_rounds import SCOPES, SPACES, TOLERANCE, knowledge, options_of, seeded, told
+from tests.attack_rounds import (
+    SCOPES,
+    SPACES,
+    TOLERANCE,
+    knowledge,
+    options_of,
+    received_lies,
+    seeded,
+)
 from tests.graphs import complete, regular
 from tests.references import array, norm
 
@@ -33,9 +41,9 @@ def assert_uniform(values: np.ndarray, what: str) -> None:
 @pytest.mark.parametrize("std", [200**0.5, 0.1])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_gaussian(std: float, dtype: torch.dtype) -> None:
-    """Every malicious client broadcasts noise of its own around zero, whatever the models are."""
+    """Every malicious client broadcasts its own noise around zero, for any models."""
     known = seeded(knowledge(complete(7), 4000, dtype, [1, 4, 5]), 0)
-    lies = told(known, attacks.Gaussian(std=std))
+    lies = received_lies(known, attacks.Gaussian(std=std))
     for sender in (1, 4, 5):
         noise = [lies[sender, victim] for victim in (0, 2, 3, 6)]
         assert all(torch.equal(noise[0], other) for other in noise)
@@ -62,7 +70,7 @@ def test_random_trim(form: str, scope: str, space: str, factor: float) -> None:
     known = seeded(knowledge(regular(10, 4), 1500, torch.float64, [0, 1, 2]), 5)
     attack = attacks.TrimAttack(form=form, scope=scope, space=space, factor=factor)
     world, draws = World.of(known), {}
-    for (sender, victim), found in told(known, attack).items():
+    for (sender, victim), found in received_lies(known, attack).items():
         between = trim_range(world, victim, **options_of(attack))
         crafted = array(found) - origin(world, victim, scope, space)
         drawn = draw_of(form, factor, crafted, between)
@@ -93,8 +101,8 @@ def draw_of(form: str, factor: float, crafted: np.ndarray, between: Range) -> np
 def test_krum_noise(scope: str, space: str) -> None:
     """The first attacker tells the lie itself, the others something at most ``noise`` from it."""
     known = seeded(knowledge(complete(9), 20, torch.float64, [1, 4, 6]), 1)
-    exact = told(known, attacks.KrumAttack(noise=0.0, scope=scope, space=space))
-    noisy = told(known, attacks.KrumAttack(scope=scope, space=space))
+    exact = received_lies(known, attacks.KrumAttack(noise=0.0, scope=scope, space=space))
+    noisy = received_lies(known, attacks.KrumAttack(scope=scope, space=space))
     sizes = {edge: norm(array(noisy[edge] - exact[edge])) for edge in exact}
     assert all(sizes[1, victim] == 0 for victim in (0, 2, 3, 5, 7, 8))
     assert all(

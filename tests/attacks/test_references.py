@@ -14,9 +14,9 @@ from equipoise.attacks import Knowledge
 from tests.attack_references import (
     ATTACK_REFERENCES,
     World,
-    crowd,
     lie_strength,
     mean,
+    observed_clients,
     origin,
     vectors,
 )
@@ -27,7 +27,7 @@ from tests.attack_rounds import (
     every_graph,
     knowledge,
     options_of,
-    told,
+    received_lies,
     topology_of,
 )
 from tests.graphs import Graph, both_ways, complete, regular
@@ -138,17 +138,15 @@ FINITE = [
 @pytest.mark.parametrize("name", FINITE)
 @pytest.mark.parametrize("scene", SCENES)
 def test_near_consensus(name: str, scene: str) -> None:
-    """What a lie adds to the crowd is right to 1 %: it must not drown in the rounding of far larger
-    numbers.
-    """
+    """A lie's difference to the mean is right to 1 %, next to the rounding of larger numbers."""
     attack, known = ATTACKS[name], near_consensus(scene)
     world, options = World.of(known), options_of(attack)
     space = options.get("space", "model")
-    lies = {edge: lie for edge, lie in told(known, attack).items() if edge[1] >= 6}
+    lies = {edge: lie for edge, lie in received_lies(known, attack).items() if edge[1] >= 6}
     assert len(lies) == 8  # from clients 8 and 11 to 6, 7, 9 and 10
     for (sender, victim), found in lies.items():
         expected = ATTACK_REFERENCES[type(attack).__name__](world, victim, **options)
-        rows = vectors(world, crowd(world, victim, "receiver"), space)
+        rows = vectors(world, observed_clients(world, victim, "receiver"), space)
         middle = origin(world, victim, "receiver", space) + mean(list(rows))
         wrong = np.where(expected.undecided, 0.0, array(found) - expected.vector)
         assert norm(wrong) <= 0.01 * norm(expected.vector - middle) + 1e-6 * norm(middle), (
@@ -171,7 +169,7 @@ def test_lie_default_z(graph: Graph, count: int, scope: str) -> None:
     ("n", "m", "z"), [(20, 4, 0.157), (30, 6, 0.210), (11, 2, 0.140), (10, 1, -0.140)]
 )
 def test_lie_z_table(n: int, m: int, z: float) -> None:
-    """The table of the definitions: also that a small neighbourhood would make z zero or negative."""
+    """The table of the definitions; a small neighborhood makes z zero or negative."""
     assert lie_strength(n, m) == pytest.approx(z, abs=6e-4)
     assert lie_strength(10, 2) == 0
 
@@ -184,6 +182,6 @@ def test_mimic_target(target: int) -> None:
 @every_graph
 def test_isolation_is_dissensus(graph: Graph) -> None:
     known = knowledge(graph, 5, torch.float32, 0.4)
-    alone = told(known, attacks.Dissensus(epsilon=1.0))
-    for edge, lie in told(known, attacks.Isolation()).items():
+    alone = received_lies(known, attacks.Dissensus(epsilon=1.0))
+    for edge, lie in received_lies(known, attacks.Isolation()).items():
         assert torch.equal(lie, alone[edge])

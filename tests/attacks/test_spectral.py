@@ -7,7 +7,7 @@ import torch
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
-from tests.attack_rounds import knowledge, told
+from tests.attack_rounds import knowledge, received_lies
 from tests.graphs import Graph, both_ways
 
 
@@ -22,7 +22,7 @@ def test_disconnected_graph() -> None:
 
 
 def two_clusters() -> Graph:
-    """Clients 0 to 3 and 4 to 7 hear each other, 3 and 4 too, and everybody hears client 8."""
+    """Clients 0 to 3 and 4 to 7 hear each other, 3 and 4 too, and all hear client 8."""
     cliques = [(a + base, b + base) for base in (0, 4) for a in range(4) for b in range(a)]
     return both_ways("two-clusters", 9, [*cliques, (3, 4), *((i, 8) for i in range(8))])
 
@@ -32,12 +32,14 @@ def test_clusters_move_apart() -> None:
     benign clients.
     """
     known = knowledge(two_clusters(), 6, torch.float64, [8])
-    pushes = {i: lie - known.models[i] for (_, i), lie in told(known, attacks.Spectral()).items()}
+    pushes = {
+        i: lie - known.models[i] for (_, i), lie in received_lies(known, attacks.Spectral()).items()
+    }
     assert sorted(pushes) == list(range(8))
     assert all(push.isfinite().all() and push.norm() > 0 for push in pushes.values())
     for left in range(4):
         for right in range(4, 8):
             assert float(pushes[left] @ pushes[right]) < 0
     assert torch.stack(list(pushes.values())).sum(0).abs().max() < 1e-9
-    again = told(known, attacks.Spectral())
+    again = received_lies(known, attacks.Spectral())
     assert all(torch.equal(again[8, i] - known.models[i], push) for i, push in pushes.items())

@@ -30,13 +30,13 @@ def hears_nothing_as_zero(own: Tensor, received: Any, **inputs: Any) -> eq.Aggre
     return eq.Aggregated(out.model.where(out.weights.sum(-1, keepdim=True) > 0, 0.0), out.weights)
 
 
-def believes_nan(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+def accepts_nan(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
     inbox = received if isinstance(received, eq.Inbox) else eq.Inbox.of_one(received)
     naive = eq.Inbox(inbox.bank.nan_to_num(1.0, 1.0, -1.0), inbox.slots, inbox.mask, inbox.senders)
     return eq.Median()(own, naive)
 
 
-def looks_at_everybody(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
+def mixes_all_clients(own: Tensor, received: Any, **inputs: Any) -> eq.Aggregated:
     if own.dim() == 1:
         return eq.Median()(own, received)
     return eq.Aggregated(eq.Median()(own, received).model.median(0).values.expand_as(own).clone())
@@ -95,12 +95,12 @@ class Remembers:
 
 
 WRONG_RULES: dict[Callable[..., eq.Aggregated], str] = {
-    looks_at_everybody: "batch",
+    mixes_all_clients: "batch",
     knows_no_tensors: "tensor",
     reads_hidden_slots: "padding",
     takes_the_first_message: "slot_order",
     hears_nothing_as_zero: "starvation",
-    believes_nan: "nonfinite",
+    accepts_nan: "nonfinite",
     drifts: "consensus",
     doubts_all: "agreement",
     Remembers(): "purity",

@@ -65,5 +65,5 @@ def lie_z_max(n: int, malicious: int) -> float:
     """
     supporters = n // 2 + 1 - malicious
     share = (n - malicious - supporters) / max(1, n - malicious)
-    # Outside of (0, 1), malicious clients are a majority and need not hide, or nobody is benign.
+    # Outside of (0, 1), malicious clients are a majority and need not hide.
     return NormalDist().inv_cdf(share) if 0 < share < 1 else 0.0
