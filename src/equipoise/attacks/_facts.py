@@ -78,7 +78,7 @@ class ClientFacts:
             ids,
             torch.ones_like(ids, dtype=torch.bool),
             self.central_weights,
-            receivers=torch.full_like(self.victims[:1], -1),
+            receivers=torch.full_like(self.victims[:1], -1),  # -1 addresses all clients
             senders=senders,
             edge_rows=torch.zeros_like(senders),
             malicious_degree=self.malicious.sum()[None],
@@ -86,6 +86,7 @@ class ClientFacts:
 
     def _neighbors_of_victims(self, members: Tensor) -> Neighborhoods:
         topology = self.topology.to(self.models.device)
+        # Empty slots have the sender -1; any valid id will do, because the mask hides them.
         neighbors = topology.senders[self.victims].clamp_min(0)
         mask = topology.mask[self.victims]
         edge_rows, slots = (mask & self.malicious[neighbors]).nonzero(as_tuple=True)

@@ -35,6 +35,7 @@ class KrumContest(NamedTuple):
         # The first distance is that to the message itself, 0.
         sums = self.squares.sqrt().sort(dim=2).values.cumsum(2)
         nearest = min(max(count - 2, 1), count - 1) if count > 1 else 0
+        # All messages of a group have the same number of present neighbors, so this is one index.
         smallest = sums[:, :, nearest].amin(1)
         others = (count - self.malicious_degree - 1).clamp_min(1)
         return (smallest / others + self.from_base.amax(1).sqrt()) / math.sqrt(d)
@@ -49,6 +50,7 @@ class KrumContest(NamedTuple):
             tested = strength[:, None] * halvings
             candidates = tested[:, :-1]
             ends = (self._chosen(candidates) | (candidates <= MIN_STRENGTH)).to(torch.int8)
+            # Without an end among the candidates, go on from the next halving.
             place = torch.where(ends.any(1), ends.argmax(1), several)
             strength = torch.where(searching, tested.gather(1, place[:, None])[:, 0], strength)
             searching = searching & ~ends.any(1)

@@ -42,6 +42,7 @@ class Neighborhoods:
 
         ``edges`` are the last four fields.
         """
+        # Each observed model is stored once, however many victims observe it.
         clients, places = members[present].unique(return_inverse=True)
         slots = torch.zeros_like(members)
         slots[present] = places
@@ -75,6 +76,7 @@ class Neighborhoods:
     @cached_property
     def filled_slots(self) -> Tensor:
         """(a, k) slots, with empty slots repeating the first member."""
+        # argmax of a bool mask is its first True; int8, because argmax does not take bool.
         first = self.slots.gather(1, self.present.to(torch.int8).argmax(1, keepdim=True))
         return self.slots.where(self.present, first)
 

@@ -156,6 +156,7 @@ def forge_by_columns(forge: Forge[AttackT]) -> CheckedForge[AttackT]:
         # Two thirds of a tile for the models leave room for the intermediate results.
         parts = column_blocks(d, max(2048, 2 * TILE // (3 * n)))
         first = next(parts)
+        # Addresses do not depend on the columns, so those of the first block serve all.
         lies = forge(self, known._columns(first))
         rows = new_output(known.models, len(lies.rows), d)
         rows[:, first] = lies.rows

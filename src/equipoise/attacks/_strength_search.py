@@ -34,7 +34,7 @@ def literal_strength(queries: RuleQueries, start: float, tolerance: float) -> Te
     tested = queries.start.new_full((len(queries.start),), start, dtype=torch.float64)
     step = start
     succeeded = torch.zeros_like(tested)
-    damage = torch.full_like(tested, -1)
+    damage = torch.full_like(tested, -1)  # any first damage is larger, as in the authors' code
     while ((succeeded - tested).abs() > tolerance).any() and step > tolerance / 4:
         found = queries.damage(queries.outcome(tested))
         is_larger = found > damage
@@ -75,6 +75,7 @@ def _most_harmful(queries: RuleQueries, unit: Tensor) -> Tensor:
     """(a,) the smallest strength with nearly the largest damage of the grid; it may be 0."""
     found = torch.stack([queries.damage(queries.outcome(unit * step)) for step in GRID])
     enough = found.amax(0) * (1 - DAMAGE_TOLERANCE)
+    # The grid descends, so the weakest sufficient strength is the last one.
     last = len(GRID) - 1 - (found >= enough).flip(0).to(torch.int8).argmax(0)
     grid = found.new_tensor([*GRID, 0.0])
 
@@ -94,6 +95,7 @@ def _bracket(
     """
     low = inner
     high = torch.zeros_like(unit)
+    # From 1 / 64 of the length of the models, 18 doublings reach FARTHEST; the grid has 31 steps.
     step = unit / 64
     rising = known_good & (unit > 0)
     searching = ~known_good

@@ -88,7 +88,7 @@ class Backdoor:
         if not len(senders):
             return None
         scale = len(known.models) if self.scale is None else self.scale
-        rows = known.models[senders]
+        rows = known.models[senders]  # a copy, so it may be scaled in place
         if self.space == "model":
             rows.mul_(scale)
         else:

@@ -47,6 +47,7 @@ class Dissensus:
         """Return one row per victim."""
         benign = Observed.of(known, self, "receiver")
         them = benign.neighborhoods
+        # Strengths depend on the graph only: compute them for the first block of columns.
         strength = them.cached(f"strength {self}", lambda: self._strength(known))
         # w_i - sum_j s_ij (w_j - w_i) = (1 + sum_j s_ij) w_i - sum_j s_ij w_j, around the center
         rows = them.weighted_sum(f"gossip {self}", -strength, benign.vectors)

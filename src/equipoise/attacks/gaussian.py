@@ -36,6 +36,8 @@ class Gaussian:
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
         """Return one row per malicious client, for all receivers."""
+        # Drawn even without victims, so that the random numbers of later rounds do not depend on
+        # the graph of this one.
         senders = known.malicious_mask.nonzero().flatten()
         if not len(senders):
             return None

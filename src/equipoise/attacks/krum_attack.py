@@ -93,6 +93,7 @@ class KrumAttack:
     def _base(self, known: Knowledge, benign: Observed) -> Tensor:
         """(a, d) the start b of the lie, minus the center."""
         if self.form == "group" or self.space == "update":
+            # b = 0, seen from the center.
             return -benign.center.expand(benign.inbox.n, -1)
         previous = known.require_previous(self)
         if self.scope == "receiver":
@@ -128,6 +129,7 @@ class KrumAttack:
     def _with_noise(self, known: Knowledge, benign: Observed, rows: Tensor) -> UncheckedLies:
         """Add noise to the rows of all but the first malicious sender to each victim."""
         edge_rows = benign.neighborhoods.edge_rows
+        # A uniform direction from a cube, scaled to a uniform length.
         noise = known.rand(len(edge_rows), rows.shape[1]).sub_(0.5)
         length = self.noise * known.rand(len(edge_rows)) / kernels.norms(noise).to(rows.dtype)
         # Edges are sorted by victim, then by sender.

@@ -77,7 +77,7 @@ def _replace(y: Tensor, pairs: Pairs) -> Tensor:
     for old, new in pairs:
         check_fits("every label of mapping", old, y.dtype)
         check_fits("every label of mapping", new, y.dtype)
-        flipped[y == old] = new
+        flipped[y == old] = new  # compare with y, not with flipped: all labels change at once
     return flipped
 
 

@@ -41,4 +41,5 @@ class Mimic:
         n = len(known.models)
         if not 0 <= target < n or known.malicious_mask[target]:
             raise ValueError(f"target must be a benign client from 0 to {n - 1}, found {target}")
+        # A copy: lies must not share memory with the models.
         return Lies.to_all(known.models[target].clone())

@@ -96,6 +96,7 @@ class TrimAttack:
         divided = extreme.sub_(multiplied)
         if not self.random:
             return multiplied.mul_(self.factor).add_(divided, alpha=1 / self.factor)
+        # One r per malicious client and coordinate: a client sends all victims the same factor.
         r = known.rand(known.malicious_count, extreme.shape[1], low=1.0, high=self.factor)
         rows = multiplied.index_select(0, them.edge_rows)
         rows.mul_(r.index_select(0, them.sender_ranks))
@@ -106,8 +107,10 @@ class TrimAttack:
         self, known: Knowledge, them: Neighborhoods, sign: Tensor, extreme: Tensor, mean: Tensor
     ) -> Tensor:
         """Move from the extreme to its far end, or a share of the way; the mean if s = 0."""
+        # For s x > 0 the quotient is smaller, for s x < 0 the product.
         far = torch.minimum(extreme / self.factor, extreme * self.factor)
         way = far.sub_(extreme).mul_(sign)
+        # |s| is 0 or 1: an exact choice between the mean and the extreme.
         near = torch.lerp(mean, extreme.mul_(sign), sign.abs_())
         if not self.random:
             return near.add_(way)

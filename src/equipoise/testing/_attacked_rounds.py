@@ -35,6 +35,7 @@ def random_knowledge(
 
     adjacency = torch.rand(n, n, generator=generator) < p
     topology = eq.Topology.from_adjacency(adjacency.fill_diagonal_(False))
+    # Models differ by a fifth of their length, updates by a tenth of it.
     models = randn(d) + 0.2 * randn(n, d)
     previous = models - 0.1 * randn(n, d)
     known = Knowledge(models.to(dtype), topology, malicious, previous=previous.to(dtype))

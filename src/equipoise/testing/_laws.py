@@ -30,6 +30,7 @@ def batch(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     for i in range(len(own)):
         alone = rule_of(rule, i)(own[i], inbox.of(i), **inputs_of(inputs, i))
         require_same_model(together.model[i], alone.model, f"client {i}", unit=size_of(own))
+        # A rule without weights has NaN in a batch in which other clients' rules have weights.
         expected = torch.full((inbox.k,), torch.nan) if alone.weights is None else alone.weights
         if together.weights is not None:
             require_same_weights(together.weights[i], expected, f"weights of client {i}")
@@ -51,6 +52,7 @@ def tensor(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 
 def padding(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     """Slots that the mask hides change nothing, with any content."""
+    # Hidden slots hold NaN, zeros and infinity, under an absent, a valid and an impossible sender.
     values = torch.tensor([torch.nan, 0.0, torch.inf], dtype=own.dtype)
     bank = torch.cat([inbox.bank, values[:, None].expand(3, inbox.d)])
     extra = torch.arange(len(inbox.bank), len(bank)).expand(inbox.n, 3)
@@ -99,6 +101,7 @@ def nonfinite(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     """A message with a NaN or an infinity counts as absent."""
     for value in (torch.nan, torch.inf):
         bank = inbox.bank.clone()
+        # Every other message, in its last coordinate: a test of the first one is not enough.
         bank[::2, -1] = value
         poisoned = with_bank(inbox, bank)
         without = Inbox(bank, inbox.slots, poisoned.present, inbox.senders)

@@ -84,6 +84,7 @@ def rounds(
     own = _models(draw, n, d, generator, whole)
     kinds = draw(st.lists(st.sampled_from(HOSTILE), max_size=3)) if hostile else []
     bank = torch.stack([*own, *(_hostile_message(kind, own) for kind in kinds)])
+    # Slots may repeat a message, but every sender sends a receiver at most one.
     k = draw(st.integers(0, n))
     slots = torch.randint(len(bank), (n, k), generator=generator)
     senders = torch.rand(n, n, generator=generator).argsort(1)[:, :k]
@@ -121,6 +122,7 @@ def _inputs(
     return {
         "t": draw(st.integers(0, total - 1)),
         "total": total,
+        # Up to one more than there are messages: rules must clamp it.
         "tolerated": torch.randint(k + 2, (len(own),), generator=generator),
         "samples": torch.randint(1, 50, (len(own),), generator=generator),
         "loss_of": Distance(own + 0.3 * noise),

@@ -86,8 +86,8 @@ def _search(law: Law[CaseT], subject: object, examples: int, broken: list[CaseT]
 
     @settings(
         max_examples=examples,
-        deadline=None,
-        database=None,
+        deadline=None,  # the first call loads the kernels
+        database=None,  # a check must not depend on earlier runs
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
     )
