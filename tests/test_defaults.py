@@ -234,7 +234,7 @@ def test_a_run_with_every_attack(attack: Any, device: str, dtype: torch.dtype) -
 def test_every_attack_is_run() -> None:
     public = (getattr(attacks, name) for name in attacks.__all__)
     known = {thing for thing in public if isinstance(thing, type) and {"forge", "poison"} & set(dir(thing))}
-    assert known == set(map(type, ATTACKS.values()))
+    assert known - {attacks.DataAttack, attacks.MessageAttack} == set(map(type, ATTACKS.values()))
 
 
 @pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
