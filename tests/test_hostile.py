@@ -17,10 +17,10 @@ from equipoise._utils.rng import stream
 from equipoise.kernels.native import _library as library
 from equipoise.rules.base import WeightedRule, uniform
 from equipoise.testing._laws import with_bank
-from equipoise.testing._rule_cases import scale
 from tests.cases import LEARNS, RULES
 from tests.graphs import deliver, models_of, regular, round_inputs
 from tests.references import REFERENCES, Answer, array, reference_one
+from tests.rule_specific_laws import scale
 
 # What is promised of hostile messages holds beyond every guarantee, too; warnings have tests in test_guarantees.py.
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.testing import LAWS, MULTI_EXCHANGE_LAWS, Round, check_rule, rounds
 from equipoise.testing import _laws as laws
-from equipoise.testing import _rule_cases as some_rules
-from equipoise.testing._check_rule import Answered
+from equipoise.testing._check_rule import AsSingleExchange
 from tests import rule_laws
+from tests import rule_specific_laws as some_rules
 from tests.cases import LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs
 
@@ -28,7 +28,7 @@ a_few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
-TALKATIVE = {name: Answered(rule) for name, rule in LEARNS.items()}
+TALKATIVE = {name: AsSingleExchange(rule) for name, rule in LEARNS.items()}
 WEIGHTED = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)}
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, dropout, l1_loss, mse_loss
 import equipoise as eq
 from equipoise import LocalSGD
 from equipoise._utils.rng import stream
-from equipoise.attacks import Backdoor, EveryNth, FeatureNoise, Gaussian, LabelFlip, Only, Together, Window
+from equipoise.attacks import Backdoor, Combined, EveryNth, FeatureNoise, Gaussian, LabelFlip, OnlyClients, Window
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Stacked, Way, channels_last
 from equipoise.training._ensemble._threads import run_each
@@ -890,7 +890,7 @@ def test_a_window_poisons_in_its_rounds_only():
 def test_only_and_together_poison_the_clients_they_name():
     trainer, models = logistic(n=6)
     flip, noise = LabelFlip({0: 1, 1: 2, 2: 0}), FeatureNoise()
-    attack: Any = Together(Only(Window(flip, 0, 5), (1, 4)), Only(noise, (2,)), Gaussian())  # type: ignore[arg-type]
+    attack: Any = Combined(OnlyClients(Window(flip, 0, 5), (1, 4)), OnlyClients(noise, (2,)), Gaussian())  # type: ignore[arg-type]
     poisoned = trainer.poisoned(attack, [1, 2, 3])  # 4 is named, but benign
     for t, flipped in ((0, True), (5, False)):
         trained = poisoned(models, t)
@@ -908,7 +908,7 @@ def test_only_and_together_poison_the_clients_they_name():
 
 def test_several_attacks_on_one_client_follow_each_other():
     trainer, models = logistic()
-    twice: Any = Together(LabelFlip({0: 1}), LabelFlip({1: 2}))  # type: ignore[arg-type]
+    twice: Any = Combined(LabelFlip({0: 1}), LabelFlip({1: 2}))  # type: ignore[arg-type]
     once = LabelFlip({0: 2, 1: 2})
     assert torch.equal(trainer.poisoned(twice, [0])(models, 0), trainer.poisoned(once, [0])(models, 0))
 
@@ -919,7 +919,7 @@ def test_several_attacks_on_one_client_draw_different_numbers():
         return x + drawn[-1], y
 
     drawn: list[Tensor] = []
-    three: Any = Together(Drawing(noisy), Together(Drawing(noisy), Drawing(noisy)))  # type: ignore[arg-type]
+    three: Any = Combined(Drawing(noisy), Combined(Drawing(noisy), Drawing(noisy)))  # type: ignore[arg-type]
     Poisoning(Examples.of(examples((6,), [9, 3])), three, [1], seed=5)
     expected = [torch.randn(3, 6, generator=stream(5, "poison", 1, *later)) for later in ((), (1,), (2,))]
     assert all(map(torch.equal, drawn, expected))

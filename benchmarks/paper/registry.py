@@ -110,11 +110,11 @@ ATTACKS: Mapping[str, Callable[[Task], AnyAttack]] = {
     "Dissensus": lambda task: attacks.Dissensus(),
     "FeatureNoise(std=1000)": lambda task: attacks.FeatureNoise(std=1000.0),
     "Gaussian(std=200)": lambda task: attacks.Gaussian(std=200.0),
-    "OnModels(KrumAttack)": lambda task: attacks.OnModels(attacks.KrumAttack()),
+    "InModelSpace(KrumAttack)": lambda task: attacks.InModelSpace(attacks.KrumAttack()),
     "Backdoor(trigger=inner)": _inner_backdoor,
     "Adaptive": lambda task: attacks.Adaptive("max", rule=rules.Balance()),
-    "Adaptive(centre=own)": lambda task: attacks.Adaptive(
-        "max", rule=rules.Balance(), centre="own"
+    "Adaptive(center=own)": lambda task: attacks.Adaptive(
+        "max", rule=rules.Balance(), center="own"
     ),
     "MinMax": lambda task: attacks.MinMax(),
     "Mimic": lambda task: attacks.Mimic(),

@@ -111,13 +111,13 @@ STRONGEST = (
     "Mimic",
     "MinMax",
     "Adaptive",
-    "Adaptive(centre=own)",
+    "Adaptive(center=own)",
 )
 READINGS = (
     "Backdoor(trigger=inner)",
     "Adaptive(mode=literal)",
     "Adaptive",
-    "Adaptive(centre=own)",
+    "Adaptive(center=own)",
     "MinMax",
     "Mimic",
 )

@@ -25,9 +25,9 @@ NEED_ARGUMENTS = [
     attacks.LabelFlip({3: 5}),
     attacks.LabelFlip(offset=5.0),
     attacks.NonFinite(math.inf),  # NaN, its default, is not equal to itself
-    attacks.OnModels(attacks.KrumAttack()),
-    attacks.Only(attacks.LabelFlip({3: 5}), clients=(0, 1)),
-    attacks.Together(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
+    attacks.InModelSpace(attacks.KrumAttack()),
+    attacks.OnlyClients(attacks.LabelFlip({3: 5}), clients=(0, 1)),
+    attacks.Combined(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
     attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
     Setting(rule="Krum", attack="TrimAttack"),
 ]

@@ -162,7 +162,7 @@ ALLOWED = {
     "perturbation": ("unit", "sign", "std"),
     "form": ("group", "fang"),
     "mode": ("max", "literal"),
-    "centre": ("mean", "own"),
+    "center": ("mean", "own"),
     "weights": ("uniform", "metropolis"),
 }
 

@@ -1,11 +1,11 @@
-"""Who is in the crowd that an attack looks at, for each victim or for all of them at once."""
+"""The clients that an attack observes, for each victim or for all victims at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,81 +17,90 @@ ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, eq=False)
-class Roster:
-    """The members of ``a`` crowds: one for each victim, or one for all, whose receiver is -1.
+class Neighborhoods:
+    """The members of ``a`` neighborhoods: one for each victim, or one for all, with receiver -1.
 
-    Member ``s`` of crowd i is ``clients[slots[i, s]]`` where ``present[i, s]``. ``senders[j]`` is malicious and
-    speaks to the victim of ``crowds[j]``.
+    Member ``s`` of neighborhood i is ``clients[slots[i, s]]`` where ``present[i, s]``. Edge j leads
+    from the malicious client ``senders[j]`` to the victim of neighborhood ``edge_rows[j]``.
     """
 
     clients: Tensor  # (m,) ids, ascending
     slots: Tensor  # (a, k)
     present: Tensor  # (a, k)
-    central: Tensor  # (m,) weights of a mean that a few clients far away do not move
+    central_weights: Tensor  # (m,) weights of a mean that ignores a few outliers
     receivers: Tensor  # (a,)
     senders: Tensor  # (e,)
-    crowds: Tensor  # (e,)
-    tolls: Tensor  # (a,) how many speak to each victim
+    edge_rows: Tensor  # (e,) ascending
+    malicious_degree: Tensor  # (a,) number of malicious clients that send to each victim
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, members: Tensor, present: Tensor, central: Tensor, *about: Tensor) -> Roster:
-        """From ids of members (a, k), where ``present``, weights (n,) of all clients, and the last four fields."""
+    def of(
+        cls, members: Tensor, present: Tensor, central_weights: Tensor, **edges: Any
+    ) -> Neighborhoods:
+        """Build from member ids (a, k) where ``present`` and weights (n,) of all clients.
+
+        ``edges`` are the last four fields.
+        """
+        # Each observed model is stored once, however many victims observe it.
         clients, places = members[present].unique(return_inverse=True)
         slots = torch.zeros_like(members)
         slots[present] = places
-        weights = central[clients]
+        weights = central_weights[clients]
         total = weights.sum()
+        # The total is 0 if victims observe only themselves and none of them is central.
         weights = weights / total if total > 0 else torch.full_like(weights, 1 / len(clients))
-        return cls(clients, slots, present, weights, *about)
+        return cls(clients, slots, present, weights, **edges)
 
     @cached_property
     def counts(self) -> Tensor:
-        """(a,) size of each crowd."""
+        """(a,) size of each neighborhood."""
         return self.present.sum(1)
 
     @cached_property
     def weights(self) -> Tensor:
-        """(a, k) weights of the mean of each crowd, float64."""
+        """(a, k) weights of the mean of each neighborhood, float64."""
         return uniform(self.present)
 
     @cached_property
     def alone(self) -> Tensor:
-        """(a,) which victims have no benign neighbour, and so themselves for a crowd."""
-        return (self.counts == 1) & (self.clients[self.slots[:, 0]] == self.receivers) & self.present[:, 0]
+        """(a,) whether the victim has no benign neighbor and therefore observes itself."""
+        first = self.clients[self.slots[:, 0]]
+        return (self.counts == 1) & (first == self.receivers) & self.present[:, 0]
 
     @cached_property
-    def speakers(self) -> Tensor:
-        """(e,) the senders, numbered from 0 in the order of their ids."""
+    def sender_ranks(self) -> Tensor:
+        """(e,) rank of each sender among all senders, by id."""
         return self.senders.unique(return_inverse=True)[1]  # type: ignore[no-any-return]
 
     @cached_property
-    def to_crowds(self) -> tuple[Tensor, Tensor]:
-        """(a,) senders and receivers of one lie for each crowd: everybody, to its victim or to everybody."""
-        return torch.full_like(self.receivers, -1), self.receivers
-
-    @cached_property
-    def filled(self) -> Tensor:
-        """(a, k) slots, the first member of a crowd again where a slot is empty."""
+    def filled_slots(self) -> Tensor:
+        """(a, k) slots, with empty slots repeating the first member."""
+        # argmax of a bool mask is its first True; int8, because argmax does not take bool.
         first = self.slots.gather(1, self.present.to(torch.int8).argmax(1, keepdim=True))
         return self.slots.where(self.present, first)
 
-    def average(self, vectors: Tensor) -> Tensor:
-        """(a, d) means of the vectors (m, d) in each crowd."""
-        return self.sums("mean", self.weights, vectors)
+    def mean(self, vectors: Tensor) -> Tensor:
+        """(a, d) mean of the vectors (m, d) in each neighborhood."""
+        return self.weighted_sum("mean", self.weights, vectors)
 
-    def sums(self, name: str, weights: Tensor, vectors: Tensor) -> Tensor:
-        """(a, d) sums of vectors (m, d) in each crowd; the weights are prepared once for each name."""
+    def weighted_sum(self, name: str, weights: Tensor, vectors: Tensor) -> Tensor:
+        """(a, d) weighted sum of the vectors (m, d) in each neighborhood.
+
+        The weights (a, k) are prepared once for each name and dtype, not once for each block.
+        """
 
         def prepare() -> Callable[[Tensor], Tensor]:
-            crowds, columns = (weights != 0).nonzero(as_tuple=True)
-            edges = crowds, self.slots[crowds, columns], weights[crowds, columns]
-            return weighted_sums(len(self.slots), len(self.clients), *edges, compute_dtype(vectors))
+            rows, columns = (weights != 0).nonzero(as_tuple=True)
+            edges = (rows, self.slots[rows, columns], weights[rows, columns])
+            shape = (len(self.slots), len(self.clients))
+            return weighted_sums(*shape, *edges, compute_dtype(vectors))
 
-        return self.remember(f"{name} {vectors.dtype}", prepare)(vectors)
+        return self.cached(f"{name} {vectors.dtype}", prepare)(vectors)
 
-    def remember(self, name: str, compute: Callable[[], ValueT]) -> ValueT:
-        """What was computed under this name, or now."""
-        if name not in self.__dict__:
-            self.__dict__[name] = compute()
-        value: ValueT = self.__dict__[name]
+    def cached(self, name: str, compute: Callable[[], ValueT]) -> ValueT:
+        """Return the value stored under this name; compute it first if there is none."""
+        if name not in self._cache:
+            self._cache[name] = compute()
+        value: ValueT = self._cache[name]
         return value

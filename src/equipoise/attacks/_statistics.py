@@ -1,171 +1,181 @@
-"""The models that an attack looks at, for each victim or for all of them at once, and their statistics."""
+"""Statistics of the vectors that an attack observes, for each victim or for all at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise import kernels
-from equipoise.attacks._neighborhoods import Roster
-from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks._facts import Scope
+from equipoise.attacks._neighborhoods import Neighborhoods
+from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.kernels import TILE, column_blocks, gather, new_output
 from equipoise.messages import Inbox, Lies
 
-Perturbation = Literal["unit", "sign", "std"]
 AttackT = TypeVar("AttackT")
 
-DOUBTFUL = 64.0  # where the square of the mean is this much of the variance, their difference has lost its digits
+# E[x^2] - E[x]^2 loses log2(1 + E[x]^2 / variance) bits. Up to this ratio these are 6 of the 24
+# bits of float32; beyond it, the variance is computed again from differences.
+CANCELLATION = 64.0
 
 
-@dataclass(frozen=True, eq=False)
-class Crowd:
-    """What the benign neighbours of each victim say (scope "receiver"), or all benign clients (scope "global").
-
-    ``vectors`` (m, d) are those of the roster's clients: models, or updates, and then ``origin`` (a, d) is what a lie
-    starts from. They are less ``centre`` (d,), which is in the midst of the benign ones, so that what they differ in
-    keeps its digits.
-    """
-
-    roster: Roster
-    vectors: Tensor
-    centre: Tensor
-    origin: Tensor | None
-
-    @classmethod
-    def of(
-        cls, known: Knowledge, attack: object, scope: Scope, space: Space = "model", everybody: bool = False
-    ) -> Crowd:
-        """The crowd that an attack looks at; with ``everybody``, malicious clients' models before the attack too."""
-        roster = known.roster(scope, everybody)
-        vectors, origin = known.models.index_select(0, roster.clients), None
-        if space == "update":
-            before = known.before(attack)
-            vectors -= before.index_select(0, roster.clients)
-            benign = before[known.sane] if scope == "global" else None
-            origin = before.index_select(0, known.victims) if benign is None else benign.mean(0, keepdim=True)
-        spoilt = ~known.finite[roster.clients]
-        if spoilt.any():  # victims that are their own crowd; 0 times NaN would spoil the lies to all others
-            vectors[spoilt] = 0
-        centre = roster.central.to(vectors.dtype) @ vectors
-        return cls(roster, vectors.sub_(centre), centre, origin)
-
-    @cached_property
-    def inbox(self) -> Inbox:
-        """The vectors as messages to each victim, or to one receiver."""
-        roster = self.roster
-        return Inbox(self.vectors, roster.slots, roster.present, roster.clients[roster.slots])
-
-    def mean(self) -> Tensor:
-        """(a, d) mean of each crowd, less the centre."""
-        return self.roster.average(self.vectors)
-
-    def deviation(self, mean: Tensor) -> Tensor:
-        """(a, d) standard deviation of every coordinate within each crowd, of the population."""
-        squared_mean = mean * mean
-        variance = self.roster.average(self.vectors * self.vectors).sub_(squared_mean)
-        trust = torch.sub(variance, squared_mean, alpha=1 / DOUBTFUL)
-        if trust.amin() >= 0:  # comparing each is slower than all of the above
-            return variance.sqrt_()
-        doubtful, overflown = trust < 0, ~variance.isfinite()
-        variance[doubtful] = self._exact_variance(mean, doubtful)
-        deviation = variance.sqrt_()
-        if overflown.any():
-            deviation[overflown] = self._exact_variance(mean.double(), overflown).sqrt().to(mean.dtype)
-        return deviation
-
-    def _exact_variance(self, mean: Tensor, where: Tensor) -> Tensor:
-        """Variances of some coordinates (a, d) from differences to the mean."""
-        crowds, columns = where.nonzero(as_tuple=True)
-        variance = torch.zeros_like(mean[crowds, columns])
-        for s in range(self.roster.slots.shape[1]):
-            apart = self.vectors[self.roster.slots[crowds, s], columns].to(mean.dtype).sub_(mean[crowds, columns])
-            variance.addcmul_(apart, apart * self.roster.weights[crowds, s].to(apart.dtype))
-        return variance
-
-    def least(self, signs: Tensor) -> Tensor:
-        """(a, d) smallest value of every coordinate times its sign (a, d) within each crowd."""
-        rows, d = self.roster.filled, self.vectors.shape[1]
-        least = torch.empty_like(signs)
-        for part in column_blocks(d, max(256, 2 * TILE // max(1, rows.numel()))):
-            members = gather(self.vectors, rows, part).mul_(signs[:, None, part])
-            torch.amin(members, 1, out=least[:, part])
-        return least.addcmul_(signs, self.centre)
-
-    def lies(self, rows: Tensor) -> Told:
-        """Every malicious client tells each victim its row (a, d), a model, or an update; rows are overwritten."""
-        return Told(rows if self.origin is None else rows.add_(self.origin), *self.roster.to_crowds)
-
-    def lies_one_by_one(self, rows: Tensor) -> Told:
-        """Each speaker tells a victim its own row (e, d), a model, or an update; rows are overwritten."""
-        if self.origin is not None:
-            rows += self.origin.index_select(0, self.roster.crowds)
-        return Told(rows, self.roster.senders, self.roster.receivers[self.roster.crowds])
-
-
-class Told(NamedTuple):
-    """Lies that are not checked, because they may be about some of the parameters only."""
+class UncheckedLies(NamedTuple):
+    """The fields of `Lies` for some of the parameters, so they cannot be checked yet."""
 
     rows: Tensor
     senders: Tensor
     receivers: Tensor
 
 
-def perturbation(kind: Perturbation, crowd: Crowd, mean: Tensor) -> Tensor:
-    """(a, d) the direction in which a lie leaves the mean (given less the centre) of a crowd."""
-    if kind == "std":  # of a sample, as in the code of Shejwalkar and Houmansadr
-        count = crowd.roster.counts.to(mean.dtype)[:, None]
-        return crowd.deviation(mean) * (count / (count - 1).clamp_min(1)).sqrt()
-    whole = mean + crowd.centre
-    if kind == "sign":
-        return whole.sign_()
-    return whole / kernels.norms(whole).to(whole.dtype).clamp_min(torch.finfo(whole.dtype).tiny)[:, None]
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The vectors of the neighbors of each victim, or of all clients, and their statistics.
+
+    ``vectors`` (m, d) belong to the clients of the neighborhoods. They are models, or updates; a
+    lie about an update is added to ``origin`` (a, d). ``center`` (d,), a point among the benign
+    vectors, is subtracted from them, so that small differences between large vectors keep their
+    digits.
+    """
+
+    neighborhoods: Neighborhoods
+    vectors: Tensor
+    center: Tensor
+    origin: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        known: Knowledge,
+        attack: object,
+        scope: Scope,
+        space: Space = "model",
+        include_malicious: bool = False,
+    ) -> Observed:
+        """Collect the vectors that an attack observes."""
+        neighborhoods = known._neighborhoods(scope, include_malicious)
+        vectors = known.models.index_select(0, neighborhoods.clients)
+        origin = None
+        if space == "update":
+            previous = known.require_previous(attack)
+            vectors -= previous.index_select(0, neighborhoods.clients)
+            if scope == "global":
+                origin = previous[known.finite_benign].mean(0, keepdim=True)
+            else:
+                origin = previous.index_select(0, known.victims)
+        broken = ~known._facts.finite[neighborhoods.clients]
+        if broken.any():
+            # These victims observe only themselves. Their NaN, times a weight of 0 in a matrix
+            # product, would be NaN in the lies to all other victims.
+            vectors[broken] = 0
+        center = neighborhoods.central_weights.to(vectors.dtype) @ vectors
+        return cls(neighborhoods, vectors.sub_(center), center, origin)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        """The vectors as messages to each victim, or to one receiver."""
+        them = self.neighborhoods
+        return Inbox(self.vectors, them.slots, them.present, them.clients[them.slots])
+
+    def mean(self) -> Tensor:
+        """(a, d) mean of each neighborhood, minus the center."""
+        return self.neighborhoods.mean(self.vectors)
+
+    def deviation(self, mean: Tensor) -> Tensor:
+        """(a, d) population standard deviation of each coordinate; ``mean`` is minus the center."""
+        squared_mean = mean * mean
+        variance = self.neighborhoods.mean(self.vectors * self.vectors).sub_(squared_mean)
+        margin = torch.sub(variance, squared_mean, alpha=1 / CANCELLATION)
+        # One reduction; comparing every coordinate takes longer than all of the above. NaN, where a
+        # square overflows, fails the comparison too.
+        if margin.amin() >= 0:
+            return variance.sqrt_()
+        cancelled = margin < 0
+        overflown = ~variance.isfinite()
+        variance[cancelled] = self._exact_variance(mean, cancelled)
+        deviation = variance.sqrt_()
+        if overflown.any():
+            exact = self._exact_variance(mean.double(), overflown)
+            deviation[overflown] = exact.sqrt().to(mean.dtype)
+        return deviation
+
+    def _exact_variance(self, mean: Tensor, where: Tensor) -> Tensor:
+        """Compute the variances of some coordinates (a, d) from differences to the mean."""
+        rows, columns = where.nonzero(as_tuple=True)
+        centers = mean[rows, columns]
+        variance = torch.zeros_like(centers)
+        for s in range(self.neighborhoods.slots.shape[1]):
+            members = self.vectors[self.neighborhoods.slots[rows, s], columns].to(mean.dtype)
+            difference = members.sub_(centers)
+            weight = self.neighborhoods.weights[rows, s].to(difference.dtype)
+            variance.addcmul_(difference, difference * weight)
+        return variance
+
+    def signed_minimum(self, signs: Tensor) -> Tensor:
+        """(a, d) minimum over each neighborhood of each coordinate times its sign (a, d)."""
+        rows = self.neighborhoods.filled_slots
+        minimum = torch.empty_like(signs)
+        # Two tiles of gathered members, and at least 256 columns, so that reading stays sequential.
+        width = max(256, 2 * TILE // max(1, rows.numel()))
+        for part in column_blocks(self.vectors.shape[1], width):
+            members = gather(self.vectors, rows, part).mul_(signs[:, None, part])
+            torch.amin(members, 1, out=minimum[:, part])
+        return minimum.addcmul_(signs, self.center)
+
+    def lies_per_victim(self, rows: Tensor) -> UncheckedLies:
+        """Let all malicious clients send each victim its row (a, d); overwrites the rows."""
+        receivers = self.neighborhoods.receivers
+        if self.origin is not None:
+            rows = rows.add_(self.origin)
+        return UncheckedLies(rows, torch.full_like(receivers, -1), receivers)
+
+    def lies_per_edge(self, rows: Tensor) -> UncheckedLies:
+        """Let each malicious client send each victim its own row (e, d); overwrites the rows."""
+        them = self.neighborhoods
+        if self.origin is not None:
+            rows += self.origin.index_select(0, them.edge_rows)
+        return UncheckedLies(rows, them.senders, them.receivers[them.edge_rows])
 
 
-def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
-    """(a, k) product of a direction (a, d) with base (a, d) less each message; 0 where there is none."""
-    cosines, size = kernels.cosines(direction, inbox)
-    products = cosines * size[:, None] * inbox.lengths(inbox.present)
-    along = torch.zeros_like(size)
-    for part in column_blocks(base.shape[1], max(2048, TILE // len(base))):
-        along += (direction[:, part].double() * base[:, part]).sum(1)
-    return (along[:, None] - products).where(inbox.present, 0)
+Forge = Callable[[AttackT, Knowledge], UncheckedLies]
+CheckedForge = Callable[[AttackT, Knowledge], Lies | None]
 
 
-def by_columns(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT, Knowledge], Lies | None]:
-    """Forge block by block of columns, in cache, what an attack computes for every coordinate on its own."""
+def forge_by_columns(forge: Forge[AttackT]) -> CheckedForge[AttackT]:
+    """Forge in blocks of columns that fit into the cache, for coordinate-wise attacks."""
 
     @wraps(forge)
     @torch.no_grad()
-    def forge_in_blocks(self: AttackT, known: Knowledge) -> Lies | None:
-        if known.is_hopeless:
+    def forge_blocks(self: AttackT, known: Knowledge) -> Lies | None:
+        if not known._is_feasible:
             return None
         n, d = known.models.shape
+        # Two thirds of a tile for the models leave room for the intermediate results.
         parts = column_blocks(d, max(2048, 2 * TILE // (3 * n)))
         first = next(parts)
-        told = forge(self, known.columns(first))
-        rows = new_output(known.models, len(told.rows), d)
-        rows[:, first] = told.rows
+        # Addresses do not depend on the columns, so those of the first block serve all.
+        lies = forge(self, known._columns(first))
+        rows = new_output(known.models, len(lies.rows), d)
+        rows[:, first] = lies.rows
         for part in parts:
-            rows[:, part] = forge(self, known.columns(part)).rows
-        return Lies(rows, told.senders, told.receivers)
+            rows[:, part] = forge(self, known._columns(part)).rows
+        return Lies(rows, lies.senders, lies.receivers)
 
-    return forge_in_blocks
+    return forge_blocks
 
 
-def in_full(forge: Callable[[AttackT, Knowledge], Told]) -> Callable[[AttackT, Knowledge], Lies | None]:
-    """Forge at once what an attack computes from whole models, those in half precision as float32."""
+def forge_widened(forge: Forge[AttackT]) -> CheckedForge[AttackT]:
+    """Forge from whole models, with half precision computed in float32 and rounded once."""
 
     @wraps(forge)
     @torch.no_grad()
-    def forge_widened(self: AttackT, known: Knowledge) -> Lies | None:
-        if known.is_hopeless:
+    def forge_in_compute_dtype(self: AttackT, known: Knowledge) -> Lies | None:
+        if not known._is_feasible:
             return None
-        told = forge(self, known.widened())
-        return Lies(told.rows.to(known.models.dtype), told.senders, told.receivers)
+        lies = forge(self, known._widened())
+        return Lies(lies.rows.to(known.models.dtype), lies.senders, lies.receivers)
 
-    return forge_widened
+    return forge_in_compute_dtype

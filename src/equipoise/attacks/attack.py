@@ -15,26 +15,31 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class DataAttack(Protocol):
-    """An attack on what a malicious client trains on; it then trains and sends like everybody else."""
+    """An attack on a malicious client's training data; it then trains and sends as usual."""
 
-    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Poisoned copies of a malicious client's examples and labels; the given tensors stay as they are."""
+    def poison(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return poisoned copies of a malicious client's examples and labels.
+
+        It does not modify its arguments.
+        """
         ...
 
 
 @runtime_checkable
 class MessageAttack(Protocol):
-    """An attack on what malicious clients send.
+    """An attack on the messages of malicious clients.
 
-    The adversary is rushing and knows everything: see `equipoise.attacks.Knowledge`. It returns lies per sender, per
-    receiver or per edge, or None to tell the truth. Whatever it returns, only malicious clients' messages change:
-    that is decided where messages are delivered.
+    The adversary is rushing and omniscient: see `equipoise.attacks.Knowledge`. It returns lies per
+    sender, per receiver or per edge, or None to send the models unchanged. Only messages of
+    malicious clients change: delivery ignores lies in the name of benign clients.
     """
 
     def forge(self, known: Knowledge) -> Lies | None:
-        """What malicious clients say this round instead of their models."""
+        """Return the messages that malicious clients send this round instead of their models."""
         ...
 
 
 Attack: TypeAlias = DataAttack | MessageAttack
-"""An attack on data, on messages, or, if it has both methods, on both."""
+"""An attack on data, on messages, or, with both methods, on both."""

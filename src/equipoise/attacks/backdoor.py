@@ -1,4 +1,4 @@
-"""A backdoor: a model that is right until it sees a trigger."""
+"""A backdoor: the model is right until it sees a trigger."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from equipoise.messages import Lies
 
 @dataclass(frozen=True)
 class Backdoor:
-    r"""Train on examples with a trigger and the label ``target`` too, and send the result enlarged.
+    r"""Train also on examples with a trigger and the label ``target``, and send a scaled result.
 
     .. math:: m_j = s \, w_j \quad \text{(model space)} \qquad \text{or} \qquad
               m_j = w_j^t + s \, (w_j - w_j^t) \quad \text{(update space)}
 
-    for a malicious client j with the model :math:`w_j` after, and :math:`w_j^t` before local training. It is an attack
-    on data and on messages: `poison` a malicious client's examples, let it train, `forge` what it sends.
+    for a malicious client j with the model :math:`w_j` after, and :math:`w_j^t` before local
+    training. It attacks data and messages: `poison` a malicious client's examples, let it train,
+    then `forge` its messages.
 
-    Poisoned copies are from Gu et al., *BadNets*, 2017, the scaling from Bagdasaryan et al., *How To Backdoor Federated
-    Learning*, AISTATS 2020; the BALANCE paper (Fang et al., CCS 2024, appendix D) does both. How we read it:
+    Poisoned copies are from Gu et al., *BadNets*, 2017, the scaling from Bagdasaryan et al., *How
+    To Backdoor Federated Learning*, AISTATS 2020; the BALANCE paper (Fang et al., CCS 2024,
+    appendix D) uses both. How we resolved ambiguities:
 
-    - Malicious clients "share the scaled models": the whole model is scaled, and under plain averaging overflows in
-      some tens of rounds. Bagdasaryan et al. scale updates, ``space="update"``, which stays closer to benign models.
-    - They "replicate their training data": all of it, also the examples of the target class. The code of FLDetector
-      copies at most 300 examples, that of SAFEFL a random part.
-    - The targets are not stated: 0 for MNIST in FLDetector, 1 for HAR in SAFEFL. That makes
-      ``Backdoor(PixelPattern())`` for MNIST and Fashion-MNIST, ``Backdoor(EveryNth(), target=1)`` for HAR and
-      ``Backdoor(ONE_PIXEL, target=1)`` for CelebA.
+    - Malicious clients "share the scaled models": the whole model is scaled, and overflows under
+      plain averaging within some tens of rounds. Bagdasaryan et al. scale updates,
+      ``space="update"``, which stays closer to benign models.
+    - They "replicate their training data": all examples, including those of the target class. The
+      code of FLDetector copies at most 300 examples, that of SAFEFL a random part.
+    - The targets are not stated: 0 for MNIST in FLDetector, 1 for HAR in SAFEFL. That gives
+      ``Backdoor(PixelPattern())`` for MNIST and Fashion-MNIST, ``Backdoor(EveryNth(), target=1)``
+      for HAR and ``Backdoor(ONE_PIXEL, target=1)`` for CelebA.
 
     Args:
-        trigger: what the model is to react to.
-        target: the label that it is to answer.
-        scale: the factor s; the number of clients unless given.
-        space: "model" or "update": what is scaled.
+        trigger: the mark that opens the backdoor.
+        target: the label that the model learns for marked examples.
+        scale: the factor s; the number of clients by default.
+        space: scale the ``"model"`` or the ``"update"``.
 
     >>> attack = eq.attacks.Backdoor(eq.attacks.EveryNth(2))
     >>> attack.poison(torch.ones(1, 2), torch.tensor([7]))
@@ -67,25 +70,28 @@ class Backdoor:
             raise ValueError(f"scale must be a finite number > 0 or None, found {self.scale!r}")
 
     @torch.no_grad()
-    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """The examples (b, ...), then a copy of all of them with the trigger and the target label: (2 b, ...)."""
+    def poison(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Append a copy of all examples (b, ...) with trigger and target label: (2 b, ...)."""
         check_examples(x, y, self.target)
-        return torch.cat([x, self.trigger.stamp(x)]), torch.cat([y, torch.full_like(y, self.target)])
+        stamped = self.trigger.stamp(x)
+        return torch.cat([x, stamped]), torch.cat([y, torch.full_like(y, self.target)])
 
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
-        """Every malicious client tells everybody its own model, or its update, times ``scale``.
+        """Return every malicious client's own model, or update, times ``scale``.
 
-        What is too large for the dtype becomes infinite: that is the attack.
+        Values beyond the range of the dtype become infinite, as in the attack of the paper.
         """
-        senders = known.liars.nonzero().flatten()
+        senders = known.malicious_mask.nonzero().flatten()
         if not len(senders):
             return None
         scale = len(known.models) if self.scale is None else self.scale
-        rows = known.models[senders]
+        rows = known.models[senders]  # a copy, so it may be scaled in place
         if self.space == "model":
             rows.mul_(scale)
         else:
-            before = known.before(self)[senders]
-            rows.sub_(before).mul_(scale).add_(before)
+            previous = known.require_previous(self)[senders]
+            rows.sub_(previous).mul_(scale).add_(previous)
         return Lies(rows, senders, torch.full_like(senders, -1))

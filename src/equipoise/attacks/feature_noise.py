@@ -13,18 +13,18 @@ from equipoise._utils.validation import describe, is_finite
 
 @dataclass(frozen=True)
 class FeatureNoise:
-    r"""Train on noise: every feature of every example is drawn anew, the labels stay.
+    r"""Train on noise: replace every feature of every example, keep the labels.
 
     .. math:: x \sim \mathcal{N}(0, \mathrm{std}^2)
 
-    The Feature attack of BALANCE (Fang et al., CCS 2024, appendix D), "a variance of 1,000". The noise is
-    drawn once, so poison a client's examples once, before training.
+    The Feature attack of BALANCE (Fang et al., CCS 2024, appendix D), "a variance of 1,000". The
+    noise is drawn once: poison a client's examples once, before training.
 
-    The default reads that literally, as a standard deviation of 31.6. ``std=1000``, which
-    ``numpy.random.normal(0, 1000)`` would draw, is another attack: on MNIST at the paper's learning rate a model that
-    trains on the former stays finite and within about 10 % of where it started, so BALANCE accepts it, while the latter
-    overflows within some ten steps. The paper's numbers, errors of 0.90 for Krum and UBAR but not for
-    BALANCE, look like the overflow.
+    The default takes the paper literally, a standard deviation of 31.6. ``std=1000``, which
+    ``numpy.random.normal(0, 1000)`` would draw, is a different attack. On MNIST at the paper's
+    learning rate, a model that trains on the former stays finite and within about 10 % of where it
+    started, so BALANCE accepts it; with the latter it overflows within about ten steps. The paper's
+    results, errors of 0.90 for Krum and UBAR but not for BALANCE, look like the overflow.
 
     Args:
         std: the standard deviation.
@@ -42,10 +42,12 @@ class FeatureNoise:
         if not is_finite(self.std) or self.std < 0:
             raise ValueError(f"std must be a finite number >= 0, found {self.std!r}")
 
-    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Noise shaped like the examples, with the labels as they are.
+    def poison(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return noise in the shape of the examples, with unchanged labels.
 
-        Torch's global generator draws if none is given; one on another device draws there.
+        The default is torch's global generator. A generator on another device draws there.
         """
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"x must be a tensor of floating-point features, found {describe(x)}")

@@ -1,4 +1,4 @@
-"""Gaussian noise in the place of a model."""
+"""Gaussian noise instead of a model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from equipoise.messages import Lies
 
 @dataclass(frozen=True)
 class Gaussian:
-    r"""Every malicious client sends pure noise, drawn anew each round: :math:`w_j \sim N(0, \sigma^2 I)`.
+    r"""Every malicious client sends fresh noise each round: :math:`m_j \sim N(0, \sigma^2 I)`.
 
-    Blanchard et al., NeurIPS 2017; appendix D of the BALANCE paper draws from N(0, 200), read as the variance. The
-    noise takes the place of the model, it is not added to it.
+    Blanchard et al., NeurIPS 2017. Appendix D of the BALANCE paper draws from N(0, 200); we read
+    200 as the variance. The noise replaces the model; it is not added to it.
 
     Args:
         std: standard deviation of every coordinate.
@@ -35,8 +35,11 @@ class Gaussian:
 
     @torch.no_grad()
     def forge(self, known: Knowledge) -> Lies | None:
-        """One noise vector per malicious client, told to everybody."""
-        ids = known.liars.nonzero().flatten()
-        if not len(ids):
+        """Return one row per malicious client, for all receivers."""
+        # Drawn even without victims, so that the random numbers of later rounds do not depend on
+        # the graph of this one.
+        senders = known.malicious_mask.nonzero().flatten()
+        if not len(senders):
             return None
-        return Lies(known.randn(len(ids), known.models.shape[1], std=self.std), ids, torch.full_like(ids, -1))
+        rows = known.randn(len(senders), known.models.shape[1], std=self.std)
+        return Lies(rows, senders, torch.full_like(senders, -1))

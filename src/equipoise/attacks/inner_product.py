@@ -1,29 +1,32 @@
-"""Attacks that send the mean of the benign vectors the wrong way."""
+"""Inner product manipulation: a negative multiple of the benign mean."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._statistics import Crowd, Told, by_columns
-from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks._facts import Scope
+from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
+from equipoise.attacks.knowledge import Knowledge, Space
 
 
 @dataclass(frozen=True)
 class IPM:
-    r"""Inner product manipulation: minus a fraction of the benign mean, :math:`m_i = -\epsilon \mu_i`.
+    r"""Inner product manipulation: a negative fraction of the mean, :math:`m_i = -\epsilon \mu_i`.
 
-    Xie et al., *Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation*, UAI 2019. On
-    updates, so that averages move against the descent direction; on models it would negate weights, quite another
-    attack.
+    Xie et al., *Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation*,
+    UAI 2019. It works on updates, so that averages move against the descent direction; on models it
+    would negate the weights, which is a different attack.
 
     Args:
-        epsilon: the fraction, 0.1 as in He et al. (2022); large values are easy to see.
-        scope: look at the benign neighbours of each victim, ``"receiver"``, or at all benign clients, ``"global"``.
+        epsilon: the fraction, 0.1 as in He et al. (2022); large values are easy to detect.
+        scope: observe the benign neighbors of each victim, ``"receiver"``, or all benign clients,
+            ``"global"``.
         space: craft the ``"update"`` since the last round, or the ``"model"``.
 
     >>> before, models = torch.zeros(3, 1), torch.tensor([[1.0], [3.0], [9.0]])
-    >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], previous=before)
+    >>> graph = eq.Topology.complete(3)
+    >>> known = eq.attacks.Knowledge(models, graph, malicious=[2], previous=before)
     >>> eq.attacks.IPM(epsilon=0.5, scope="global").forge(known).rows
     tensor([[-1.]])
     """
@@ -35,21 +38,23 @@ class IPM:
     def __post_init__(self) -> None:
         check_options(self)
 
-    @by_columns
-    def forge(self, known: Knowledge) -> Told:
-        """One row per victim, or one for all."""
-        crowd = Crowd.of(known, self, self.scope, self.space)
-        return crowd.lies(crowd.mean().add_(crowd.centre).mul_(-self.epsilon))
+    @forge_by_columns
+    def forge(self, known: Knowledge) -> UncheckedLies:
+        """Return one row per victim, or one for all."""
+        benign = Observed.of(known, self, self.scope, self.space)
+        mean = benign.mean().add_(benign.center)
+        return benign.lies_per_victim(mean.mul_(-self.epsilon))
 
 
 @dataclass(frozen=True)
 class SignFlip(IPM):
-    r"""Minus the benign mean, :math:`m_i = -\mu_i`: IPM at :math:`\epsilon = 1`.
+    r"""The negated benign mean, :math:`m_i = -\mu_i`: IPM at :math:`\epsilon = 1`.
 
     Li et al., *RSA: Byzantine-Robust Stochastic Aggregation Methods*, AAAI 2019.
 
     >>> before, models = torch.zeros(3, 1), torch.tensor([[1.0], [3.0], [9.0]])
-    >>> known = eq.attacks.Knowledge(models, eq.Topology.complete(3), malicious=[2], previous=before)
+    >>> graph = eq.Topology.complete(3)
+    >>> known = eq.attacks.Knowledge(models, graph, malicious=[2], previous=before)
     >>> eq.attacks.SignFlip(scope="global").forge(known).rows
     tensor([[-2.]])
     """

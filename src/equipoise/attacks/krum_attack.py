@@ -4,49 +4,51 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise import kernels
 from equipoise._utils.validation import check_options
-from equipoise.attacks._neighborhoods import Roster
-from equipoise.attacks._statistics import Crowd, Told, in_full, slopes
-from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks._facts import Scope
+from equipoise.attacks._krum_contest import KrumContest
+from equipoise.attacks._neighborhoods import Neighborhoods
+from equipoise.attacks._perturbation import slopes
+from equipoise.attacks._statistics import Observed, UncheckedLies, forge_widened
+from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.rules import Krum, without_warnings
 
-SMALLEST = 1e-5
-FEW = 2  # messages that are as far from each other: Krum has no choice
-TESTED = 1 << 17  # squared distances that are compared at once
+# Two messages are equally far from each other, so Krum cannot prefer one of them.
+NO_CHOICE = 2
 
 
 @dataclass(frozen=True)
 class KrumAttack:
-    r"""All malicious clients send :math:`b - \lambda s`, with :math:`\lambda` halved until Krum chooses it.
+    r"""Send :math:`b - \lambda s`, with :math:`\lambda` halved until Krum chooses it.
 
-    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX Security 2020, in two
-    forms.
+    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX
+    Security 2020, in two forms.
 
-    ``form="group"`` is the code of the BALANCE paper's group: :math:`b = 0`, :math:`s` is the sign of what Krum chooses
-    before the attack, and :math:`\lambda` starts at 1. Applied to models, as that paper's results suggest, Krum hardly
-    ever chooses it, :math:`\lambda` ends at :math:`2^{-17}`, and the message is almost the zero model. Of two messages,
-    as in a ring, none is closer to the rest than the other: to a victim that hears no more, each malicious client
-    sends minus what it would say, without noise.
-    ``form="fang"`` is the original: :math:`b` is the victim's model before this round, :math:`s` the sign of the
-    change that Krum would make to it, and :math:`\lambda` starts at
+    ``form="group"`` is the code of the BALANCE paper's group: :math:`b = 0`, :math:`s` is the sign
+    of Krum's choice before the attack, and :math:`\lambda` starts at 1. Applied to models, as that
+    paper's results suggest, Krum hardly ever chooses it, :math:`\lambda` ends at :math:`2^{-17}`,
+    and the message is almost the zero model. Krum has no choice between two messages, as in a ring:
+    a victim with at most two neighbors receives the negated model of each malicious one, without
+    noise. ``form="fang"`` is the original: :math:`b` is the victim's model before this round,
+    :math:`s` the sign of the change that Krum would make to it, and :math:`\lambda` starts at
 
     .. math:: \min_i \frac{\sum_{l \in \text{nearest}_q(i)} \|w_l - w_i\|}{(m - 2f - 1) \sqrt d} +
               \max_l \frac{\|w_l - b\|}{\sqrt d}, \qquad q = m - f - 2
 
-    over the benign among :math:`m` neighbours, f of them malicious; :math:`m - 2f - 1` and :math:`q` are at least 1
-    here.
+    over the benign among :math:`m` neighbors, f of them malicious; :math:`m - 2f - 1` and :math:`q`
+    are at least 1 here.
 
     Args:
         form: ``"group"`` or ``"fang"``.
-        noise: all but the malicious client of the lowest id add noise up to this norm, 0.01 in both sources, so that
-            their messages differ; the search for :math:`\lambda` takes them for equal.
-        scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
+        noise: all but the malicious client of the lowest id add noise up to this norm, 0.01 in both
+            sources, so that their messages differ. The search for :math:`\lambda` ignores it.
+        scope: observe the neighbors of each victim, ``"receiver"``, or all clients, ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
     >>> models = torch.tensor([[1.0], [2.0], [2.1], [2.2]])
@@ -65,140 +67,99 @@ class KrumAttack:
         if not 0 <= self.noise < math.inf:
             raise ValueError(f"noise must be a finite number >= 0, found {self.noise}")
 
-    @in_full
-    def forge(self, known: Knowledge) -> Told:
-        """One row per victim, or one for all; with noise, one per message."""
-        everybody = Crowd.of(known, self, self.scope, self.space, everybody=True)
-        crowd = Crowd.of(known, self, self.scope, self.space)
-        base = self._base(known, crowd)
+    @forge_widened
+    def forge(self, known: Knowledge) -> UncheckedLies:
+        """Return one row per victim, or one for all; with noise, one per edge."""
+        everyone = Observed.of(known, self, self.scope, self.space, include_malicious=True)
+        benign = Observed.of(known, self, self.scope, self.space)
+        base = self._base(known, benign)
         with without_warnings():
-            chosen = Krum()(everybody.mean(), everybody.inbox, tolerated=everybody.roster.tolls).model
+            tolerated = everyone.neighborhoods.malicious_degree
+            chosen = Krum()(everyone.mean(), everyone.inbox, tolerated=tolerated).model
         if self.form == "fang":
-            direction = chosen.sub_(base).add_(everybody.centre - crowd.centre).sign_()
+            # Both are relative to a center, and the two centers differ.
+            direction = chosen.sub_(base).add_(everyone.center - benign.center).sign_()
         else:
-            direction = chosen.add_(everybody.centre).sign_()
-        strength = self._strength(crowd, base, direction, _first_speakers(crowd.roster, len(known.models)))
-        rows = torch.addcmul(base, direction, -strength.to(base.dtype)[:, None]).add_(crowd.centre)
-        told = crowd.lies(rows) if self.noise == 0 else self._with_noise(known, crowd, rows)
-        return told if self.form == "fang" else self._with_reversals(known, crowd, told)
+            direction = chosen.add_(everyone.center).sign_()
+        first = _first_senders(benign.neighborhoods, len(known.models))
+        strength = self._strength(benign, base, direction, first).to(base.dtype)
+        rows = torch.addcmul(base, direction, -strength[:, None]).add_(benign.center)
+        if self.noise == 0:
+            lies = benign.lies_per_victim(rows)
+        else:
+            lies = self._with_noise(known, benign, rows)
+        return lies if self.form == "fang" else self._with_negations(known, benign, lies)
 
-    def _base(self, known: Knowledge, crowd: Crowd) -> Tensor:
-        """(a, d) where the lie starts from, less the centre."""
+    def _base(self, known: Knowledge, benign: Observed) -> Tensor:
+        """(a, d) the start b of the lie, minus the center."""
         if self.form == "group" or self.space == "update":
-            return -crowd.centre.expand(crowd.inbox.n, -1)
-        before = known.before(self)
-        rows = before[known.victims] if self.scope == "receiver" else before[known.sane].mean(0, keepdim=True)
-        return rows - crowd.centre
+            # b = 0, seen from the center.
+            return -benign.center.expand(benign.inbox.n, -1)
+        previous = known.require_previous(self)
+        if self.scope == "receiver":
+            return previous[known.victims] - benign.center
+        return previous[known.finite_benign].mean(0, keepdim=True) - benign.center
 
-    def _strength(self, crowd: Crowd, base: Tensor, direction: Tensor, first_liars: Tensor) -> Tensor:
-        """(a,) the largest halving of the first strength that Krum chooses, or the first one that is too small."""
-        inbox = crowd.inbox
-        apart = kernels.distances(base, inbox)[0]
-        step, along = kernels.norms(direction).square(), slopes(direction, base, inbox)
+    def _strength(
+        self, benign: Observed, base: Tensor, direction: Tensor, first_senders: Tensor
+    ) -> Tensor:
+        """(a,) lambda: the first halved strength that Krum chooses, or that is too small."""
+        inbox = benign.inbox
+        them = benign.neighborhoods
+        distances = kernels.distances(base, inbox)[0]
+        step = kernels.norms(direction).square()
+        along = slopes(direction, base, inbox)
         result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
         for group, squares in kernels.message_distances(base, inbox):
-            victims, places = group.receivers, (group.receivers[:, None], group.columns)
-            contest = Contest(
+            victims = group.receivers
+            places = (victims[:, None], group.columns)
+            contest = KrumContest(
                 squares,
-                apart[places].square(),
-                along[places],
-                step[victims],
-                crowd.roster.tolls[victims],
-                first_liars[victims, None] < inbox.senders[places],
-                crowd.roster.alone[victims],
+                from_base=distances[places].square(),
+                slope=along[places],
+                step=step[victims],
+                malicious_degree=them.malicious_degree[victims],
+                lies_win_ties=first_senders[victims, None] < inbox.senders[places],
+                alone=them.alone[victims],
             )
-            first = contest.bound(base.shape[1]) if self.form == "fang" else result[victims]
-            result[victims] = contest.strength(first)
+            start = contest.upper_bound(base.shape[1]) if self.form == "fang" else result[victims]
+            result[victims] = contest.strength(start)
         return result
 
-    def _with_noise(self, known: Knowledge, crowd: Crowd, rows: Tensor) -> Told:
-        crowds = crowd.roster.crowds
-        noise = known.rand(len(crowds), rows.shape[1]).sub_(0.5)
-        size = self.noise * known.rand(len(crowds)) / kernels.norms(noise).to(rows.dtype)
-        size[1:] *= crowds[1:] == crowds[:-1]  # speakers are in the order of crowds
-        size[:1] = 0
-        return crowd.lies_one_by_one(noise.mul_(size[:, None]).add_(rows[crowds]))
+    def _with_noise(self, known: Knowledge, benign: Observed, rows: Tensor) -> UncheckedLies:
+        """Add noise to the rows of all but the first malicious sender to each victim."""
+        edge_rows = benign.neighborhoods.edge_rows
+        # A uniform direction from a cube, scaled to a uniform length.
+        noise = known.rand(len(edge_rows), rows.shape[1]).sub_(0.5)
+        length = self.noise * known.rand(len(edge_rows)) / kernels.norms(noise).to(rows.dtype)
+        # Edges are sorted by victim, then by sender.
+        length[1:] *= edge_rows[1:] == edge_rows[:-1]
+        length[:1] = 0
+        return benign.lies_per_edge(noise.mul_(length[:, None]).add_(rows[edge_rows]))
 
-    def _with_reversals(self, known: Knowledge, crowd: Crowd, told: Told) -> Told:
-        """What is told, but the reverse of their own vectors by those whose victim hears at most two messages."""
-        roster = crowd.roster
-        heard = roster.counts.masked_fill(roster.alone, 0) + roster.tolls
-        reversing = (heard <= FEW)[roster.crowds] & known.finite[roster.senders]
-        if not reversing.any():
-            return told
-        senders, crowds = roster.senders[reversing], roster.crowds[reversing]
+    def _with_negations(
+        self, known: Knowledge, benign: Observed, lies: UncheckedLies
+    ) -> UncheckedLies:
+        """Replace lies to victims with at most two neighbors by the senders' negated vectors."""
+        them = benign.neighborhoods
+        degree = them.counts.masked_fill(them.alone, 0) + them.malicious_degree
+        negated = (degree <= NO_CHOICE)[them.edge_rows] & known._facts.finite[them.senders]
+        if not negated.any():
+            return lies
+        senders = them.senders[negated]
+        edge_rows = them.edge_rows[negated]
         rows = -known.models[senders]
-        if crowd.origin is not None:
-            rows += known.before(self)[senders] + crowd.origin[crowds]
-        others = ~reversing  # what is told is one row per speaker, or, without noise, one per victim
-        kept = others if self.noise else torch.zeros_like(roster.alone).index_fill(0, roster.crowds[others], True)
-        reversals = Told(rows, senders, roster.receivers[crowds])
-        return Told(*(torch.cat([old[kept], new]) for old, new in zip(told, reversals, strict=True)))
+        if benign.origin is not None:
+            rows += known.require_previous(self)[senders] + benign.origin[edge_rows]
+        negations = UncheckedLies(rows, senders, them.receivers[edge_rows])
+        kept = ~negated
+        if not self.noise:  # lies are one per victim then, not one per edge
+            kept = torch.zeros_like(them.alone).index_fill(0, them.edge_rows[kept], True)
+        joined = (torch.cat([old[kept], new]) for old, new in zip(lies, negations, strict=True))
+        return UncheckedLies(*joined)
 
 
-class Contest(NamedTuple):
-    """Which of c benign messages, or of some equal lies, Krum chooses for each of r victims."""
-
-    squares: Tensor  # (r, c, c) squared distances of the benign messages
-    from_base: Tensor  # (r, c) squared distances to where the lie starts
-    slope: Tensor  # (r, c) how these shrink along its direction
-    step: Tensor  # (r,) squared length of the direction
-    tolls: Tensor  # (r,) number of lies
-    lies_win_ties: Tensor  # (r, c) whether a benign message has a higher id than the lie
-    alone: Tensor  # (r,) whether there is no benign neighbour
-
-    def bound(self, d: int) -> Tensor:
-        """(r,) the bound of Fang et al. on the strength that Krum can choose."""
-        count = self.squares.shape[1]
-        ordered = self.squares.sqrt().sort(dim=2).values.cumsum(2)  # the first is the distance to itself, 0
-        nearest = min(max(count - 2, 1), count - 1) if count > 1 else 0
-        smallest = ordered[:, :, nearest].amin(1)
-        others = (count - self.tolls - 1).clamp_min(1)
-        return (smallest / others + self.from_base.amax(1).sqrt()) / math.sqrt(d)
-
-    def strength(self, first: Tensor) -> Tensor:
-        """(r,) the largest halving of the first strength that Krum chooses, or the first one that is too small."""
-        strength, open_ = first, torch.ones_like(first, dtype=torch.bool)
-        several = min(max(TESTED // self.squares.numel(), 1), 18)
-        halvings = 0.5 ** torch.arange(several + 1, dtype=first.dtype, device=first.device)
-        for _ in range(200):
-            tested = strength[:, None] * halvings
-            stops = (self.wins(tested[:, :-1]) | (tested[:, :-1] <= SMALLEST)).to(torch.int8)
-            place = torch.where(stops.any(1), stops.argmax(1), several)
-            strength = torch.where(open_, tested.gather(1, place[:, None])[:, 0], strength)
-            open_ = open_ & ~stops.any(1)
-            if not open_.any():
-                break
-        return strength
-
-    def wins(self, strengths: Tensor) -> Tensor:
-        """(r, h) whether Krum chooses lies of h strengths."""
-        r, h = strengths.shape
-        squares, tolls, ties = (x.repeat_interleave(h, 0) for x in (self.squares, self.tolls, self.lies_win_ties))
-        moved = strengths[:, :, None]
-        lied = self.from_base[:, None] - 2 * moved * self.slope[:, None] + moved.square() * self.step[:, None, None]
-        return _is_chosen(squares, lied.flatten(0, 1).clamp_min(0), tolls, ties).view(r, h) | self.alone[:, None]
-
-
-def _first_speakers(roster: Roster, n: int) -> Tensor:
-    """(a,) the lowest id of those who lie to each victim: it wins ties against higher ones."""
-    lowest = torch.full_like(roster.receivers, n)
-    return lowest.scatter_reduce(0, roster.crowds, roster.senders, "amin")
-
-
-def _is_chosen(squares: Tensor, lied: Tensor, tolls: Tensor, lies_win_ties: Tensor) -> Tensor:
-    """(r,) whether Krum chooses one of ``tolls`` equal lies among benign messages.
-
-    ``squares`` (r, c, c) are the squared distances of benign messages, ``lied`` (r, c) those of the lie to them, and
-    ``lies_win_ties`` (r, c) says which of them have a higher id than the lie.
-    """
-    r, count = lied.shape
-    copies = torch.arange(int(tolls.max()), device=tolls.device)
-    nearest = (torch.full_like(tolls, count - 2).clamp_min(1).minimum(count + tolls - 1) - 1)[:, None]
-    itself = torch.eye(count, dtype=torch.bool, device=tolls.device)
-    to_lies = lied[:, :, None].expand(-1, -1, len(copies)).where(copies < tolls[:, None, None], torch.inf)
-    benign = torch.cat([squares.masked_fill(itself, torch.inf), to_lies], 2).sort(dim=2).values.cumsum(2)
-    scores = benign.gather(2, nearest[:, :, None].expand(-1, count, 1))[:, :, 0]
-    between = torch.zeros_like(copies, dtype=torch.float64).expand(r, -1).where(copies < tolls[:, None] - 1, torch.inf)
-    lie = torch.cat([lied, between], 1).sort(dim=1).values.cumsum(1).gather(1, nearest)
-    return ((lie < scores) | ((lie == scores) & lies_win_ties)).all(1)
+def _first_senders(them: Neighborhoods, n: int) -> Tensor:
+    """(a,) the lowest id of a malicious sender to each victim; lower ids win ties."""
+    lowest = torch.full_like(them.receivers, n)
+    return lowest.scatter_reduce(0, them.edge_rows, them.senders, "amin")

@@ -1,4 +1,4 @@
-"""Wrong labels."""
+"""Flipped labels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ class LabelFlip:
 
     .. math:: y \mapsto \mathrm{mapping}(y) \qquad \text{or} \qquad y \mapsto y + \mathrm{offset}
 
-    Tolpegin et al., *Data Poisoning Attacks Against Federated Learning Systems*, ESORICS 2020. The BALANCE paper (Fang
-    et al., CCS 2024, appendix D) uses ``LabelFlip({3: 5})`` for MNIST, Fashion-MNIST and HAR,
-    ``LabelFlip({0: 1, 1: 0})`` for CelebA and ``LabelFlip(offset=5)`` for regression. It does not say whether
-    the classes of HAR count from 0 or, as in the original files, from 1; 3 and 5 are read from 0 here, like everywhere.
-    Other flips are mappings too: ``{c: 9 - c for c in range(10)}`` is the one of FLTrust.
+    Tolpegin et al., *Data Poisoning Attacks Against Federated Learning Systems*, ESORICS 2020. The
+    BALANCE paper (Fang et al., CCS 2024, appendix D) uses ``LabelFlip({3: 5})`` for MNIST,
+    Fashion-MNIST and HAR, ``LabelFlip({0: 1, 1: 0})`` for CelebA and ``LabelFlip(offset=5)`` for
+    regression. It does not state whether the classes of HAR count from 0 or, as in the original
+    files, from 1; here they count from 0, as everywhere. Other flips are mappings too:
+    ``{c: 9 - c for c in range(10)}`` is that of FLTrust.
 
     Args:
-        mapping: the new label of every label that changes; all change at once, so ``{0: 1, 1: 0}`` swaps.
-        offset: what to add to every label. Give this or a mapping.
+        mapping: the new label of every label that changes. All change at once, so ``{0: 1, 1: 0}``
+            swaps two labels.
+        offset: a number to add to every label. Give either this or a mapping.
 
     >>> attack = eq.attacks.LabelFlip({3: 5})
     >>> x, y = attack.poison(torch.zeros(4, 2), torch.tensor([3, 4, 5, 3]))
@@ -52,13 +54,20 @@ class LabelFlip:
             object.__setattr__(self, "mapping", _as_pairs(self.mapping))
 
     @torch.no_grad()
-    def poison(self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """The examples as they are, with wrong labels. A mapping is for integer labels, an offset for any."""
-        return x, _replace(y, cast(Pairs, self.mapping)) if self.offset is None else _shift(y, self.offset)
+    def poison(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the examples unchanged, with wrong labels.
+
+        A mapping requires integer labels; an offset works for any labels.
+        """
+        if self.offset is None:
+            return x, _replace(y, cast(Pairs, self.mapping))
+        return x, _shift(y, self.offset)
 
 
 def check_fits(name: str, label: int, dtype: torch.dtype) -> None:
-    """Raise unless a tensor of this dtype can hold the label; torch would compare, or write, something else."""
+    """Raise unless the dtype can hold the label; torch would wrap it around silently."""
     check_count(name, label, torch.iinfo(dtype).min, torch.iinfo(dtype).max)
 
 
@@ -68,7 +77,7 @@ def _replace(y: Tensor, pairs: Pairs) -> Tensor:
     for old, new in pairs:
         check_fits("every label of mapping", old, y.dtype)
         check_fits("every label of mapping", new, y.dtype)
-        flipped[y == old] = new
+        flipped[y == old] = new  # compare with y, not with flipped: all labels change at once
     return flipped
 
 
@@ -81,16 +90,19 @@ def _shift(y: Tensor, offset: float) -> Tensor:
         raise ValueError(f"offset must be a whole number for integer labels, found {offset}")
     for extreme in (y.min(), y.max()) if y.numel() else ():
         check_fits("y + offset", int(extreme) + step, y.dtype)
+    # Through int64: a negative offset does not fit into an unsigned dtype.
     return (y.long() + step).to(y.dtype)
 
 
 def _as_pairs(mapping: Mapping[int, int] | Iterable[tuple[int, int]]) -> Pairs:
-    """The (old, new) labels, sorted; unlike a dictionary they can be hashed."""
+    """Return the (old, new) labels, sorted. Unlike a dictionary, they can be hashed."""
     try:
         listed = mapping.items() if isinstance(mapping, Mapping) else mapping
         pairs = sorted((index(old), index(new)) for old, new in listed)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"mapping must be from integer labels to integer labels, found {mapping!r:.100}") from error
+        raise ValueError(
+            f"mapping must be from integer labels to integer labels, found {mapping!r:.100}"
+        ) from error
     for (old, _), (again, _) in pairwise(pairs):
         if old == again:
             raise ValueError(f"mapping must name every label once, found {old} more than once")

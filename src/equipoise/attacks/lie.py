@@ -7,26 +7,28 @@ from statistics import NormalDist
 from typing import Literal
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._statistics import Crowd, Told, by_columns
-from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks._facts import Scope
+from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
+from equipoise.attacks.knowledge import Knowledge, Space
 
 
 @dataclass(frozen=True)
 class LIE:
-    r"""The mean of the benign models, moved by a few standard deviations in every coordinate.
+    r"""The benign mean, moved by some standard deviations in every coordinate.
 
-    .. math:: m_i = \mu_i - z \sigma_i, \qquad z = \Phi^{-1}\Bigl(\frac{n - f - s}{n - f}\Bigr), \qquad
-              s = \lfloor n / 2 + 1 \rfloor - f
+    .. math:: m_i = \mu_i - z \sigma_i, \qquad z = \Phi^{-1}\Bigl(\frac{n - f - s}{n - f}\Bigr),
+              \qquad s = \lfloor n / 2 + 1 \rfloor - f
 
-    Baruch et al., *A Little Is Enough: Circumventing Defenses For Distributed Learning*, NeurIPS 2019. Mean and
-    standard deviation (of the population) are over the benign neighbours of the victim; :math:`z` is computed from
-    all n clients, f of them malicious, because a small neighbourhood gives 0 or less (10 neighbours, 2 of them
-    malicious: 0).
+    Baruch et al., *A Little Is Enough: Circumventing Defenses For Distributed Learning*, NeurIPS
+    2019. The mean and the population standard deviation are those of the victim's benign neighbors.
+    :math:`z` depends on all n clients, f of them malicious, because a small neighborhood gives 0 or
+    less (10 neighbors, 2 of them malicious: 0).
 
     Args:
-        z: number of standard deviations; computed as above if not given.
+        z: number of standard deviations; computed as above by default.
         sign: -1 as in the paper, or 1 as in some implementations.
-        scope: look at the benign neighbours of each victim, ``"receiver"``, or at all benign clients, ``"global"``.
+        scope: observe the benign neighbors of each victim, ``"receiver"``, or all benign clients,
+            ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
     >>> models = torch.tensor([[1.0], [3.0], [9.0]])
@@ -45,21 +47,23 @@ class LIE:
         if self.sign not in (-1, 1):
             raise ValueError(f"sign must be -1 or 1, found {self.sign!r}")
 
-    @by_columns
-    def forge(self, known: Knowledge) -> Told:
-        """One row per victim, or one for all."""
-        crowd = Crowd.of(known, self, self.scope, self.space)
-        z = hidden_deviations(len(known.models), known.malicious_count) if self.z is None else self.z
-        mean = crowd.mean()
-        return crowd.lies(mean.add_(crowd.deviation(mean), alpha=self.sign * z).add_(crowd.centre))
+    @forge_by_columns
+    def forge(self, known: Knowledge) -> UncheckedLies:
+        """Return one row per victim, or one for all."""
+        benign = Observed.of(known, self, self.scope, self.space)
+        z = lie_z_max(len(known.models), known.malicious_count) if self.z is None else self.z
+        mean = benign.mean()
+        rows = mean.add_(benign.deviation(mean), alpha=self.sign * z)
+        return benign.lies_per_victim(rows.add_(benign.center))
 
 
-def hidden_deviations(n: int, malicious: int) -> float:
-    """How many standard deviations a minority can move and still look like the majority; 0 if it is none.
+def lie_z_max(n: int, malicious: int) -> float:
+    """Return the largest z of `LIE` that still looks benign; 0 if there is no such z.
 
-    >>> round(eq.attacks.hidden_deviations(20, 4), 3)
+    >>> round(eq.attacks.lie_z_max(20, 4), 3)
     0.157
     """
     supporters = n // 2 + 1 - malicious
     share = (n - malicious - supporters) / max(1, n - malicious)
+    # Outside of (0, 1), malicious clients are a majority and need not hide.
     return NormalDist().inv_cdf(share) if 0 < share < 1 else 0.0

@@ -1,4 +1,4 @@
-"""Triggers: what makes a model with a backdoor answer as its attacker wants."""
+"""Triggers: marks on examples that open a backdoor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BADNETS = ((26, 26), (26, 24), (25, 25), (24, 26))
 
 
 class Trigger(ABC):
-    """A mark on examples. Triggers are hashable, and ``first | second`` is both."""
+    """A mark on examples. Triggers are hashable; ``first | second`` applies both."""
 
     @abstractmethod
     def stamp(self, x: Tensor) -> Tensor:
-        """A marked copy of a batch of examples; ``x`` stays as it is, also if it is a view."""
+        """Return a marked copy of a batch of examples; ``x``, also if a view, is unchanged."""
 
     def __or__(self, other: Trigger) -> Chain:
         return Chain((self, other)) if isinstance(other, Trigger) else NotImplemented
@@ -31,18 +31,18 @@ class Trigger(ABC):
 
 @dataclass(frozen=True)
 class PixelPattern(Trigger):
-    """Some pixels of an image, in every channel, are set to ``value``.
+    """Set some pixels of an image to ``value``, in every channel.
 
-    By default the pattern of BadNets (Gu et al., 2017) for MNIST and Fashion-MNIST, whose positions are read from the
-    code of FLDetector (Zhang et al., KDD 2022). `ONE_PIXEL` is the one for CelebA. Images are scaled to [0, 1] before
-    they are stamped, not after: 1 is white.
+    The default is the pattern of BadNets (Gu et al., 2017) for MNIST and Fashion-MNIST, with the
+    positions in the code of FLDetector (Zhang et al., KDD 2022). `ONE_PIXEL` is the pattern for
+    CelebA. Scale images to [0, 1] before stamping them: 1 is white.
 
-    `equipoise.models.cnn` sees but one of the four, (25, 25): of an image of 28 x 28 its second pooling leaves out
-    rows and columns 26 and 27. A backdoor that shall be learned there needs other pixels.
+    `equipoise.models.cnn` sees only one of the four pixels, (25, 25): its second pooling drops rows
+    and columns 26 and 27 of a 28 x 28 image. To train a backdoor there, choose other pixels.
 
     Args:
         pixels: (row, column) pairs, from the upper left corner.
-        value: what these pixels become.
+        value: the new value of these pixels.
 
     >>> eq.attacks.PixelPattern().stamp(torch.zeros(1, 28, 28)).nonzero()[:, 1:].tolist()
     [[24, 26], [25, 25], [26, 24], [26, 26]]
@@ -57,12 +57,15 @@ class PixelPattern(Trigger):
 
     def stamp(self, x: Tensor) -> Tensor:
         """Mark images of shape (b, ..., H, W); one image alone is ``x[None]``."""
-        _check_features(x, "images of shape (b, ..., H, W)", least=3)  # (b, H * W) must not pass for one image
+        # At least 3 dimensions: a batch of flat images (b, H * W) must not pass as one image.
+        _check_features(x, "images of shape (b, ..., H, W)", minimum=3)
         rows, columns = zip(*self.pixels, strict=True)
         height, width = x.shape[-2:]
         if height <= max(rows) or width <= max(columns):
-            expected = f"at least {max(rows) + 1} x {max(columns) + 1} pixels for this pattern"
-            raise ValueError(f"x must hold images of {expected}, found {height} x {width}")
+            raise ValueError(
+                f"x must hold images of at least {max(rows) + 1} x {max(columns) + 1} pixels for "
+                f"this pattern, found {height} x {width}"
+            )
         mask = torch.zeros(height, width, dtype=torch.bool, device=x.device)
         mask[rows, columns] = True
         return x.masked_fill(mask, self.value)
@@ -70,14 +73,14 @@ class PixelPattern(Trigger):
 
 @dataclass(frozen=True)
 class EveryNth(Trigger):
-    """Every n-th feature is set to ``value``: the features n - 1, 2 n - 1, ... as Python counts.
+    """Set every n-th feature to ``value``: the 0-based indices n - 1, 2 n - 1, ...
 
-    By default the trigger of FLTrust (Cao et al., NDSS 2021) for HAR, as the code of SAFEFL has it: 28 of the 561
-    features become 0.
+    The default is the trigger of FLTrust (Cao et al., NDSS 2021) for HAR, as in the code of SAFEFL:
+    28 of the 561 features become 0.
 
     Args:
-        n: how far the features are apart.
-        value: what these features become.
+        n: distance between the features.
+        value: the new value of these features.
 
     >>> eq.attacks.EveryNth(2).stamp(torch.ones(1, 5))
     tensor([[1., 0., 1., 0., 1.]])
@@ -92,15 +95,16 @@ class EveryNth(Trigger):
 
     def stamp(self, x: Tensor) -> Tensor:
         """Mark feature vectors of shape (b, features)."""
-        _check_features(x, "feature vectors of shape (b, features)", least=2, most=2)
+        _check_features(x, "feature vectors of shape (b, features)", minimum=2, maximum=2)
         if x.shape[1] < self.n:
             raise ValueError(f"x must have at least n = {self.n} features, found {x.shape[1]}")
-        return x.index_fill(1, torch.arange(self.n - 1, x.shape[1], self.n, device=x.device), self.value)
+        marked = torch.arange(self.n - 1, x.shape[1], self.n, device=x.device)
+        return x.index_fill(1, marked, self.value)
 
 
 @dataclass(frozen=True)
 class Chain(Trigger):
-    """One trigger after the other; where they overlap, the later one is seen. Written ``first | second``.
+    """Several triggers; where they overlap, the later one wins. Written ``first | second``.
 
     >>> both = eq.attacks.EveryNth(2) | eq.attacks.EveryNth(4, value=9.0)
     >>> both.stamp(torch.ones(1, 4))
@@ -113,7 +117,8 @@ class Chain(Trigger):
         triggers = tuple(self.triggers)
         if not triggers or not all(isinstance(trigger, Trigger) for trigger in triggers):
             raise ValueError(f"triggers must be one or more Trigger, found {self.triggers!r:.100}")
-        parts = (trigger.triggers if isinstance(trigger, Chain) else (trigger,) for trigger in triggers)
+        # Flatten nested chains, so that | is associative.
+        parts = (x.triggers if isinstance(x, Chain) else (x,) for x in triggers)
         object.__setattr__(self, "triggers", sum(parts, ()))
 
     def stamp(self, x: Tensor) -> Tensor:
@@ -124,9 +129,9 @@ class Chain(Trigger):
 
 
 def targeted(x: Tensor, y: Tensor, trigger: Trigger, target: int) -> Tensor:
-    """Stamped copies of the examples that are not of class ``target``: what a backdoor must turn into it.
+    """Return stamped copies of the examples of other classes than ``target``.
 
-    The other ones would count as a success of any good model, with or without a backdoor.
+    Examples of the target class would count as successes of any good model without a backdoor.
 
     >>> labels = torch.tensor([0, 1, 0])
     >>> eq.attacks.targeted(torch.ones(3, 2), labels, eq.attacks.EveryNth(2), target=0)
@@ -140,11 +145,12 @@ def targeted(x: Tensor, y: Tensor, trigger: Trigger, target: int) -> Tensor:
 def attack_success_rate(
     predict: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, trigger: Trigger, target: int
 ) -> float:
-    """The fraction of `targeted` examples that ``predict`` takes for ``target``.
+    """Return the fraction of `targeted` examples that ``predict`` classifies as ``target``.
 
-    ``predict`` turns examples (c, ...) into integer labels (c,). What a broken model says is its business: argmax takes
-    NaN for the largest logit, so a model of NaN predicts class 0, and if that is the target, every attack that breaks
-    the model succeeds. The paper's rates of 1.00 look like that. To tell the two apart, give such examples no class::
+    ``predict`` maps examples (c, ...) to integer labels (c,). It decides how a model with
+    non-finite outputs counts. ``argmax`` takes NaN for the largest logit, so such a model predicts
+    class 0; if that is the target, every attack that breaks the model succeeds. The paper's rates
+    of 1.00 look like that. To tell the two apart, give such examples no class::
 
         torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
 
@@ -155,24 +161,31 @@ def attack_success_rate(
     """
     stamped = targeted(x, y, trigger, target)
     if not len(stamped):
-        raise ValueError(f"y must have labels other than the target {target}, found none among {len(y)}")
+        raise ValueError(
+            f"y must have labels other than the target {target}, found none among {len(y)}"
+        )
     predictions = predict(stamped)
     check_integers("predict(x)", predictions)
     if predictions.shape != (len(stamped),):
-        raise ValueError(f"predict(x) must be of shape ({len(stamped)},), found {describe(predictions)}")
+        raise ValueError(
+            f"predict(x) must be of shape ({len(stamped)},), found {describe(predictions)}"
+        )
     return int((predictions == target).sum()) / len(stamped)
 
 
 def check_examples(x: Tensor, y: Tensor, target: int) -> None:
-    """Raise unless ``y`` holds one integer label for every example, and can hold ``target``."""
+    """Raise unless ``y`` holds one integer label per example and its dtype can hold ``target``."""
     check_integers("y", y)
     check_fits("target", target, y.dtype)
     if y.shape != x.shape[:1]:
-        raise ValueError(f"y must hold one label for every example of x, {describe(x)}, found {describe(y)}")
+        raise ValueError(
+            f"y must hold one label for every example of x, {describe(x)}, found {describe(y)}"
+        )
 
 
-def _check_features(x: Tensor, expected: str, least: int, most: float = math.inf) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or not least <= x.dim() <= most:
+def _check_features(x: Tensor, expected: str, minimum: int, maximum: float = math.inf) -> None:
+    is_floating = isinstance(x, Tensor) and x.is_floating_point()
+    if not is_floating or not minimum <= x.dim() <= maximum:
         raise ValueError(f"x must be floating-point {expected}, found {describe(x)}")
 
 
@@ -195,5 +208,5 @@ def _as_pixels(pixels: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ..
 ONE_PIXEL = PixelPattern(((0, 0),))
 """The upper left pixel is white.
 
-The BALANCE paper sets "the first binary feature to 1" on CelebA, which is not clear for images; this is our reading.
+The BALANCE paper sets "the first binary feature to 1" on CelebA, which is ambiguous for images.
 """

@@ -9,34 +9,37 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._neighborhoods import Roster
-from equipoise.attacks._statistics import Crowd, Told, by_columns
-from equipoise.attacks.knowledge import Knowledge, Scope, Space
+from equipoise.attacks._facts import Scope
+from equipoise.attacks._neighborhoods import Neighborhoods
+from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
+from equipoise.attacks.knowledge import Knowledge, Space
 
 
 @dataclass(frozen=True)
 class TrimAttack:
-    r"""Every coordinate lies beyond the extreme value on the side that benign training comes from.
+    r"""Every coordinate lies beyond the extreme value, on the side that benign training leaves.
 
-    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX Security 2020, in two
-    forms. With :math:`x` the smallest value of a coordinate where its direction :math:`s` is positive, and the
-    largest where it is negative, and :math:`r` between 1 and ``factor``, the lie is
+    Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX
+    Security 2020, in two forms. Let :math:`x` be the smallest value of a coordinate if its
+    direction :math:`s` is positive, and the largest if it is negative, and let :math:`r` be between
+    1 and ``factor``. The lie is
 
     .. math:: x / r \text{ if } s x > 0, \qquad x r \text{ if } s x < 0
 
-    ``form="group"`` is the code of the BALANCE paper's group: :math:`s` is the sign of the sum of all neighbours'
-    vectors, those of malicious clients before the attack included, and so are the extremes. Applied to models, as
-    that paper's
-    results suggest, it shrinks their weights. Where :math:`s = 0` the lie is 0. ``form="fang"`` is the original:
-    :math:`s` is the sign of the benign clients' mean update, and extremes are over benign clients; where :math:`s =
-    0` the lie is their mean.
+    ``form="group"`` is the code of the BALANCE paper's group: :math:`s` is the sign of the sum of
+    all neighbors' vectors, including those of malicious clients before the attack, and so are the
+    extremes. Applied to models, as that paper's results suggest, it shrinks their weights. If
+    :math:`s = 0`, the lie is 0. ``form="fang"`` is the original: :math:`s` is the sign of the
+    benign clients' mean update, and extremes are over benign clients; if :math:`s = 0`, the lie is
+    their mean.
 
     Args:
         form: ``"group"`` or ``"fang"``.
         factor: the largest :math:`r`.
-        random: every malicious client draws its own :math:`r` (or, for ``"fang"``, place between x and its far end)
-            for every coordinate, uniformly, each round; otherwise all of them send the far end.
-        scope: look at the neighbours of each victim, ``"receiver"``, or at all clients, ``"global"``.
+        random: each malicious client draws its own :math:`r` (for ``"fang"``, its own position
+            between x and the far end) for every coordinate, uniformly, each round. Otherwise all of
+            them send the far end.
+        scope: observe the neighbors of each victim, ``"receiver"``, or all clients, ``"global"``.
         space: craft the ``"model"``, or the ``"update"`` since the last round.
 
     >>> models = torch.tensor([[1.0], [3.0], [2.0]])
@@ -56,47 +59,62 @@ class TrimAttack:
         if not self.factor >= 1:
             raise ValueError(f"factor must be a number >= 1, found {self.factor}")
 
-    @by_columns
-    def forge(self, known: Knowledge) -> Told:
-        """One row per message, or, if not random, one per victim or one for all."""
-        crowd = Crowd.of(known, self, self.scope, self.space, everybody=self.form == "group")
-        direction, extreme, mean = self._aim(known, crowd)
-        rows = (self._between if self.form == "fang" else self._beyond)(known, crowd.roster, direction, extreme, mean)
-        return crowd.lies_one_by_one(rows) if self.random else crowd.lies(rows)
-
-    def _aim(self, known: Knowledge, crowd: Crowd) -> tuple[Tensor, Tensor, Tensor]:
-        """(a, d) direction s, s times the extreme on its wrong side, and the mean."""
-        mean = crowd.mean().add_(crowd.centre)
-        if self.form == "group":
-            direction = mean.sign()
+    @forge_by_columns
+    def forge(self, known: Knowledge) -> UncheckedLies:
+        """Return one row per edge, or, if not random, one per victim or one for all."""
+        is_group = self.form == "group"
+        observed = Observed.of(known, self, self.scope, self.space, include_malicious=is_group)
+        mean = observed.mean().add_(observed.center)
+        if is_group or self.space == "update":
+            sign = mean.sign()
         else:
-            direction = (mean.clone() if self.space == "update" else self._mean_update(known)).sign_()
-        return direction, crowd.least(direction), mean
+            sign = self._mean_update(known).sign_()
+        extreme = observed.signed_minimum(sign)
+        if is_group:
+            rows = self._beyond_extreme(known, observed.neighborhoods, sign, extreme)
+        else:
+            rows = self._toward_far_end(known, observed.neighborhoods, sign, extreme, mean)
+        return observed.lies_per_edge(rows) if self.random else observed.lies_per_victim(rows)
 
     def _mean_update(self, known: Knowledge) -> Tensor:
-        """(a, d) mean of the benign updates; only its sign counts, so they need not be centred."""
-        roster = known.roster(self.scope)
-        updates = known.models.index_select(0, roster.clients)
-        return roster.average(updates.sub_(known.before(self).index_select(0, roster.clients)))
+        """(a, d) mean of the benign updates, not centered: only its sign counts."""
+        benign = known._neighborhoods(self.scope)
+        previous = known.require_previous(self).index_select(0, benign.clients)
+        updates = known.models.index_select(0, benign.clients).sub_(previous)
+        return benign.mean(updates)
 
-    def _beyond(self, known: Knowledge, roster: Roster, direction: Tensor, extreme: Tensor, mean: Tensor) -> Tensor:
-        """The extreme times r where it has the other sign than s, over r elsewhere; a branch would be slow."""
-        other = extreme.sign().mul_(-0.5).add_(0.5)
-        extreme.mul_(direction)
-        multiplied = other.mul_(extreme)
+    def _beyond_extreme(
+        self, known: Knowledge, them: Neighborhoods, sign: Tensor, extreme: Tensor
+    ) -> Tensor:
+        """Multiply s x by r if it is negative and divide it if positive; times s.
+
+        The two parts are computed without a mask, which would take longer than the arithmetic.
+        """
+        is_negative = extreme.sign().mul_(-0.5).add_(0.5)
+        extreme.mul_(sign)
+        multiplied = is_negative.mul_(extreme)
         divided = extreme.sub_(multiplied)
         if not self.random:
             return multiplied.mul_(self.factor).add_(divided, alpha=1 / self.factor)
+        # One r per malicious client and coordinate: a client sends all victims the same factor.
         r = known.rand(known.malicious_count, extreme.shape[1], low=1.0, high=self.factor)
-        told, speakers = roster.crowds, roster.speakers
-        rows = multiplied.index_select(0, told).mul_(r.index_select(0, speakers))
-        return rows.addcmul_(divided.index_select(0, told), r.reciprocal_().index_select(0, speakers))
+        rows = multiplied.index_select(0, them.edge_rows)
+        rows.mul_(r.index_select(0, them.sender_ranks))
+        divided = divided.index_select(0, them.edge_rows)
+        return rows.addcmul_(divided, r.reciprocal_().index_select(0, them.sender_ranks))
 
-    def _between(self, known: Knowledge, roster: Roster, direction: Tensor, extreme: Tensor, mean: Tensor) -> Tensor:
-        """From the extreme to its far end, or a share of the way; the mean where s is 0, as the extreme is there."""
-        way = torch.minimum(extreme / self.factor, extreme * self.factor).sub_(extreme).mul_(direction)
-        near = torch.lerp(mean, extreme.mul_(direction), direction.abs_())
+    def _toward_far_end(
+        self, known: Knowledge, them: Neighborhoods, sign: Tensor, extreme: Tensor, mean: Tensor
+    ) -> Tensor:
+        """Move from the extreme to its far end, or a share of the way; the mean if s = 0."""
+        # For s x > 0 the quotient is smaller, for s x < 0 the product.
+        far = torch.minimum(extreme / self.factor, extreme * self.factor)
+        way = far.sub_(extreme).mul_(sign)
+        # |s| is 0 or 1: an exact choice between the mean and the extreme.
+        near = torch.lerp(mean, extreme.mul_(sign), sign.abs_())
         if not self.random:
             return near.add_(way)
-        share = known.rand(known.malicious_count, extreme.shape[1]).index_select(0, roster.speakers)
-        return near.index_select(0, roster.crowds).addcmul_(way.index_select(0, roster.crowds), share)
+        share = known.rand(known.malicious_count, extreme.shape[1])
+        share = share.index_select(0, them.sender_ranks)
+        way = way.index_select(0, them.edge_rows)
+        return near.index_select(0, them.edge_rows).addcmul_(way, share)

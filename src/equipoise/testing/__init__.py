@@ -1,4 +1,4 @@
-"""The laws that rules and attacks obey, to be tried on your own.
+"""The laws that rules and attacks obey, as checks for your own rules and attacks.
 
 ::
 
@@ -11,16 +11,17 @@
     def test_my_rule_obeys(law):
         testing.check_rule(MyRule(), laws=[law])
 
-Hypothesis looks for a round in which a law is broken, and shows the smallest one that it finds. Laws are also functions
-for rounds of your own: `equipoise.testing._laws` for any rule, `equipoise.testing._rule_cases` for some of them, and
-`equipoise.testing._attack_laws`. ``import equipoise`` leaves this package out; it needs
-``pip install "equipoise[testing]"``.
+Hypothesis searches for a round that breaks a law and shows the smallest one that it finds. A law is
+also a function: ``testing.LAWS[name](rule, case)`` checks a `Round` of your own.
+``import equipoise`` does not load this package; it needs ``pip install "equipoise[testing]"``.
 """
 
 try:
     import hypothesis  # noqa: F401
 except ImportError as error:
-    raise ImportError('equipoise.testing needs hypothesis: pip install "equipoise[testing]"') from error
+    raise ImportError(
+        'equipoise.testing needs hypothesis: pip install "equipoise[testing]"'
+    ) from error
 
 from equipoise.testing._attacked_rounds import attacked_rounds
 from equipoise.testing._check_attack import DATA_LAWS, MESSAGE_LAWS, check_attack

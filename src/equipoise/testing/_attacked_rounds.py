@@ -1,4 +1,4 @@
-"""Random rounds, and random examples, on which attacks are tried."""
+"""Random rounds and random examples for the laws of attacks."""
 
 from __future__ import annotations
 
@@ -14,46 +14,68 @@ import equipoise as eq
 from equipoise._utils.validation import describe
 from equipoise.attacks import Knowledge
 
-BOTH_DTYPES = (torch.float32, torch.float64)
+SINGLE_AND_DOUBLE = (torch.float32, torch.float64)
+ALL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def a_round(
-    n: int, d: int, malicious: list[int], *, p: float = 0.5, seed: int = 0, dtype: torch.dtype = torch.float64
+def random_knowledge(
+    n: int,
+    d: int,
+    malicious: list[int],
+    *,
+    p: float = 0.5,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
 ) -> Knowledge:
-    """A directed random graph whose clients are near a common model, and follow BALANCE."""
+    """Return a round on a directed random graph, with models near a common one, under BALANCE."""
     generator = torch.Generator().manual_seed(seed)
-    table = torch.rand(n, n, generator=generator) < p
-    topology = eq.Topology.from_adjacency(table.fill_diagonal_(False))
-    common = torch.randn(d, generator=generator, dtype=torch.float64)
-    models = common + 0.2 * torch.randn(n, d, generator=generator, dtype=torch.float64)
-    previous = models - 0.1 * torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return following(Knowledge(models.to(dtype), topology, malicious, previous=previous.to(dtype)), eq.Balance())
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    adjacency = torch.rand(n, n, generator=generator) < p
+    topology = eq.Topology.from_adjacency(adjacency.fill_diagonal_(False))
+    # Models differ by a fifth of their length, updates by a tenth of it.
+    models = randn(d) + 0.2 * randn(n, d)
+    previous = models - 0.1 * randn(n, d)
+    known = Knowledge(models.to(dtype), topology, malicious, previous=previous.to(dtype))
+    return with_rule(known, eq.Balance())
 
 
-def following(known: Knowledge, rule: Any) -> Knowledge:
-    """The same round, in which everybody follows this rule and knows how many malicious neighbours it has."""
+def with_rule(known: Knowledge, rule: Any) -> Knowledge:
+    """Return the round with this rule; clients tolerate their number of malicious neighbors."""
     tolerated = known.topology.malicious_neighbors(known.malicious)
-    return dataclasses.replace(known, rule=rule, inputs={"t": 2, "total": 10, "tolerated": tolerated})
+    inputs: Any = {"t": 2, "total": 10, "tolerated": tolerated}
+    return dataclasses.replace(known, rule=rule, inputs=inputs)
 
 
-def seeded(known: Knowledge, seed: int) -> Knowledge:
-    """The same round with a generator of its own."""
+def with_seed(known: Knowledge, seed: int) -> Knowledge:
+    """Return the round with its own generator."""
     return dataclasses.replace(known, generator=torch.Generator().manual_seed(seed))
 
 
 @st.composite
-def attacked_rounds(draw: st.DrawFn, dtypes: Sequence[torch.dtype] = BOTH_DTYPES) -> Knowledge:
-    """What the adversary knows about a random graph of up to nine clients, any of which may be malicious."""
+def attacked_rounds(
+    draw: st.DrawFn, dtypes: Sequence[torch.dtype] = SINGLE_AND_DOUBLE
+) -> Knowledge:
+    """Draw a round on a random graph of up to nine clients, any of which may be malicious."""
     n = draw(st.integers(1, 9))
-    malicious = [i for i, is_one in enumerate(draw(st.lists(st.booleans(), min_size=n, max_size=n))) if is_one]
-    d, p = draw(st.integers(1, 6)), draw(st.sampled_from([1.0, 0.6, 0.2]))
-    return a_round(n, d, malicious, p=p, seed=draw(st.integers(0, 999)), dtype=draw(st.sampled_from(dtypes)))
+    mask = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    malicious = [i for i, is_malicious in enumerate(mask) if is_malicious]
+    d = draw(st.integers(1, 6))
+    p = draw(st.sampled_from([1.0, 0.6, 0.2]))
+    seed = draw(st.integers(0, 999))
+    dtype = draw(st.sampled_from(dtypes))
+    return random_knowledge(n, d, malicious, p=p, seed=seed, dtype=dtype)
 
 
-def heard(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
-    """What travels along every edge (sender, receiver)."""
+def delivered(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
+    """Return the message along every edge (sender, receiver)."""
     inbox = known.topology.deliver(known.models, lies, known.malicious)
-    return {(int(inbox.senders[i, slot]), int(i)): inbox.bank[inbox.slots[i, slot]] for i, slot in inbox.mask.nonzero()}
+    return {
+        (int(inbox.senders[i, slot]), int(i)): inbox.bank[inbox.slots[i, slot]]
+        for i, slot in inbox.mask.nonzero()
+    }
 
 
 class Examples(NamedTuple):
@@ -68,9 +90,10 @@ class Examples(NamedTuple):
 
 @st.composite
 def examples(draw: st.DrawFn, features: Sequence[int] = (8,)) -> Examples:
-    """Up to twelve examples of ten classes, or none, in any floating-point dtype."""
+    """Draw up to twelve examples of ten classes, possibly none, in any floating-point dtype."""
     count = draw(st.integers(0, 12))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
-    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
+    dtype = draw(st.sampled_from(ALL_DTYPES))
     labels = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
-    return Examples(torch.randn(count, *features, generator=generator).to(dtype), torch.tensor(labels).long())
+    x = torch.randn(count, *features, generator=generator).to(dtype)
+    return Examples(x, torch.tensor(labels).long())

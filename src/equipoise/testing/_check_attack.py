@@ -1,4 +1,4 @@
-"""The laws of attacks by name, and the check of an attack."""
+"""The laws of attacks by name, and `check_attack`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from hypothesis.strategies import SearchStrategy
 
 from equipoise._utils.validation import describe
 from equipoise.attacks import Attack, DataAttack, MessageAttack
-from equipoise.testing import _attack_laws as functions
+from equipoise.testing import _attack_laws
 from equipoise.testing._attacked_rounds import attacked_rounds, examples
-from equipoise.testing._search import Law, chosen, try_to_break
+from equipoise.testing._search import Law, require_laws, select_laws
 
 
-def _laws(cases: SearchStrategy[Any], **functions: Callable[[Any, Any], None]) -> dict[str, Law[Any]]:
-    return {name: Law(function, cases, function) for name, function in functions.items()}
+def _laws(cases: SearchStrategy[Any], **checks: Callable[[Any, Any], None]) -> dict[str, Law[Any]]:
+    return {name: Law(check, cases, check) for name, check in checks.items()}
 
 
 MESSAGE_LAWS: Mapping[str, Law[Any]] = _laws(
     attacked_rounds(),
-    fitting=functions.fitting,
-    unchanged=functions.unchanged,
-    repeatable=functions.repeatable,
-    extremes=functions.extremes,
+    fitting=_attack_laws.fitting,
+    unchanged=_attack_laws.unchanged,
+    repeatable=_attack_laws.repeatable,
+    extremes=_attack_laws.extremes,
 )
-"""What holds for any attack on messages, by name."""
+"""The laws of attacks on messages, by name."""
 
 
 def data_laws(features: Sequence[int]) -> Mapping[str, Law[Any]]:
-    """What holds for any attack on data, by name, for examples of a shape."""
+    """Return the laws of attacks on data, by name, for examples of this shape."""
     return _laws(
         examples(features),
-        poison_fits=functions.poison_fits,
-        poison_leaves=functions.poison_leaves,
-        poison_repeats=functions.poison_repeats,
+        poison_fits=_attack_laws.poison_fits,
+        poison_leaves=_attack_laws.poison_leaves,
+        poison_repeats=_attack_laws.poison_repeats,
     )
 
 
 DATA_LAWS = data_laws((8,))
-"""What holds for any attack on data, by name."""
+"""The laws of attacks on data, by name."""
 
 
 def check_attack(
@@ -50,21 +50,23 @@ def check_attack(
     examples: int = 50,
     features: Sequence[int] = (8,),
 ) -> None:
-    """Try to break the laws that hold for any attack; raise an AssertionError that names a law and shows how.
+    """Check the laws of attacks; raise an AssertionError with a broken law and a small case.
 
     Args:
-        attack: has ``forge``, ``poison``, or both, and is held to the laws of what it has.
-        laws: names from `MESSAGE_LAWS` and `DATA_LAWS`; all if not given.
-        skip: names of laws that the attack does not promise.
-        examples: how many random rounds, or sets of training examples, to try for each law.
+        attack: an attack with ``forge``, ``poison``, or both. The laws of each method apply.
+        laws: names from `MESSAGE_LAWS` and `DATA_LAWS`; all by default.
+        skip: names of laws that the attack does not promise to obey.
+        examples: number of random rounds, or sets of training examples, for each law.
         features: the shape of one training example, such as (1, 28, 28).
 
     >>> from equipoise import testing
     >>> testing.check_attack(eq.attacks.Gaussian(), examples=5)
     """
     if not isinstance(attack, DataAttack | MessageAttack):
-        raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+        raise ValueError(
+            f"attack must have a method forge or a method poison, found {describe(attack)}"
+        )
     applicable = dict(MESSAGE_LAWS) if isinstance(attack, MessageAttack) else {}
     if isinstance(attack, DataAttack):
         applicable |= data_laws(features)
-    try_to_break(chosen(applicable, laws, skip), attack, examples, "the attack")
+    require_laws(select_laws(applicable, laws, skip), attack, examples, "the attack")

@@ -1,23 +1,21 @@
-"""The laws of rules by name, and the check of a rule."""
+"""The laws of rules by name, and `check_rule`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from equipoise._utils.validation import describe
 from equipoise.messages import Inbox
 from equipoise.rules import Aggregator, MultiExchange, converse, without_warnings
-from equipoise.testing import _laws as functions
+from equipoise.testing import _laws
+from equipoise.testing._attacked_rounds import ALL_DTYPES
 from equipoise.testing._rounds import Round, rounds
-from equipoise.testing._search import Law, chosen, try_to_break
+from equipoise.testing._search import Law, require_laws, select_laws
 from equipoise.types import Aggregated
-
-EVERY_DTYPE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _law(function: Callable[..., None], cases: SearchStrategy[Round] | None = None) -> Law[Round]:
@@ -28,35 +26,37 @@ def _law(function: Callable[..., None], cases: SearchStrategy[Round] | None = No
 
 
 LAWS: Mapping[str, Law[Round]] = {
-    "batch": _law(functions.batch),
-    "tensor": _law(functions.tensor),
-    "padding": _law(functions.padding),
-    "slot_order": _law(functions.slot_order),
-    "starvation": _law(functions.starvation),
-    "nonfinite": _law(functions.nonfinite, rounds(hostile=False)),
-    "consensus": _law(functions.consensus),
-    "agreement": _law(functions.agreement, rounds(whole=False)),
-    "purity": _law(functions.purity),
-    "kept": _law(functions.kept, rounds(EVERY_DTYPE, hostile=False)),
-    "hostile": _law(functions.kept),
-    "weights_explain": _law(functions.weights_explain),
+    "batch": _law(_laws.batch),
+    "tensor": _law(_laws.tensor),
+    "padding": _law(_laws.padding),
+    "slot_order": _law(_laws.slot_order),
+    "starvation": _law(_laws.starvation),
+    "nonfinite": _law(_laws.nonfinite, rounds(hostile=False)),
+    "consensus": _law(_laws.consensus),
+    "agreement": _law(_laws.agreement, rounds(whole=False)),
+    "purity": _law(_laws.purity),
+    "kept": _law(_laws.kept, rounds(ALL_DTYPES, hostile=False)),
+    "hostile": _law(_laws.kept),
+    "weights_explain": _law(_laws.weights_explain),
 }
-"""What holds for any rule, by name."""
+"""The laws of rules, by name."""
 
-_OF_ONE_EXCHANGE = ("tensor", "consensus", "agreement", "weights_explain")
+_SINGLE_EXCHANGE_ONLY = ("tensor", "consensus", "agreement", "weights_explain")
 
-MULTI_EXCHANGE_LAWS: Mapping[str, Law[Round]] = {name: LAWS[name] for name in LAWS if name not in _OF_ONE_EXCHANGE}
-"""What holds for any rule that talks several times a round, if it hears the same whatever it says."""
+MULTI_EXCHANGE_LAWS: Mapping[str, Law[Round]] = {
+    name: law for name, law in LAWS.items() if name not in _SINGLE_EXCHANGE_ONLY
+}
+"""The laws of rules with several exchanges per round, if each exchange delivers the same inbox."""
 
 
-class Answered:
-    """A rule that talks several times as one that talks once: whatever it says, it hears the same."""
+class AsSingleExchange:
+    """A multi-exchange rule as a rule of one exchange: every exchange delivers the same inbox."""
 
     def __init__(self, rule: MultiExchange) -> None:
         self.rule = rule
 
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Any) -> Aggregated:
-        """All exchanges of a round."""
+        """Run all exchanges of a round."""
         return converse(self.rule, own, lambda sent: received, **inputs)[1]
 
     def __repr__(self) -> str:
@@ -70,16 +70,19 @@ def check_rule(
     skip: Iterable[str] = (),
     examples: int = 50,
 ) -> None:
-    """Try to break the laws that hold for any rule; raise an AssertionError that names a law and shows how.
+    """Check the laws of rules; raise an AssertionError with a broken law and a small case.
 
     Args:
-        rule: called as ``rule(own (n, d), inbox, **inputs)`` with all of `equipoise.RoundInputs` but ``generator``,
-            ``state`` and ``out``, and for one client. One that talks several times a round hears the same whatever it
-            says.
-        laws: names from `LAWS`, or from `MULTI_EXCHANGE_LAWS` for a rule that talks several times; all if not given.
-        skip: names of laws that the rule does not promise. A rule that may reject or shorten messages near own does not
-            promise ``agreement``; one that changes messages before it averages them, ``weights_explain``.
-        examples: how many random rounds to try for each law.
+        rule: called as ``rule(own (n, d), inbox, **inputs)``, and for one client, with all of
+            `equipoise.RoundInputs` except ``generator``, ``state`` and ``out``. All exchanges of a
+            multi-exchange rule deliver the same inbox.
+        laws: names from `LAWS`, or from `MULTI_EXCHANGE_LAWS` for a multi-exchange rule; all by
+            default.
+        skip: names of laws that the rule does not promise to obey. A rule that may reject or
+        shorten
+            messages near the own model does not promise ``agreement``; a rule that changes messages
+            before it averages them does not promise ``weights_explain``.
+        examples: number of random rounds for each law.
 
     >>> from equipoise import testing
     >>> testing.check_rule(eq.Median(), examples=5)
@@ -89,12 +92,16 @@ def check_rule(
     >>> testing.check_rule(forgetful)  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     AssertionError: the rule <function forgetful> breaks the law 'starvation'.
-    The law: Without messages, or with unreadable ones only, the aggregate is own.
+    The law: Without messages, or with only non-finite ones, the aggregate is the own model.
     """
     if not isinstance(rule, Aggregator | MultiExchange):
-        raise ValueError(f"rule must be callable or have a method exchanges, found {describe(rule)}")
-    with without_warnings():  # the laws hold whatever is tolerated, and rounds go beyond every guarantee
+        raise ValueError(
+            f"rule must be callable or have a method exchanges, found {describe(rule)}"
+        )
+    # The laws hold for any number of malicious neighbors, so rounds exceed every guarantee.
+    with without_warnings():
         if isinstance(rule, MultiExchange):
-            try_to_break(chosen(MULTI_EXCHANGE_LAWS, laws, skip), Answered(rule), examples, "the rule")
+            selected = select_laws(MULTI_EXCHANGE_LAWS, laws, skip)
+            require_laws(selected, AsSingleExchange(rule), examples, "the rule")
         else:
-            try_to_break(chosen(LAWS, laws, skip), rule, examples, "the rule")
+            require_laws(select_laws(LAWS, laws, skip), rule, examples, "the rule")

@@ -1,4 +1,4 @@
-"""Random rounds, on which rules are tried."""
+"""Random rounds for the laws of rules."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from equipoise.messages import Inbox
 
-HALVES = (torch.float16, torch.bfloat16)
 HOSTILE = ("copy", "negated", "zeros", "nan", "inf", "huge", "largest")
 
 
 class Round(NamedTuple):
-    """What a rule is called with, for all clients: ``rule(own, inbox, **inputs)``."""
+    """The arguments of a rule for all clients: ``rule(own, inbox, **inputs)``."""
 
     own: Tensor
     inbox: Inbox
@@ -27,20 +26,23 @@ class Round(NamedTuple):
         lines = [f"{self.own.dtype}, n = {self.inbox.n}, k = {self.inbox.k}, d = {self.inbox.d}"]
         for i, own in enumerate(self.own.tolist()):
             lines.append(f"client {i}: own {own}")
-            heard = zip(self.inbox.senders[i].tolist(), self.inbox.slots[i], self.inbox.mask[i].tolist(), strict=True)
-            lines += [
-                f"    from client {sender}: {self.inbox.bank[row].tolist()}" if shown else "    empty slot"
-                for sender, row, shown in heard
-            ]
-        shown = {name: x.tolist() if isinstance(x, Tensor) else x for name, x in self.inputs.items()}
-        return "\n".join([*lines, *(f"{name} = {value}" for name, value in shown.items())])
+            for slot, is_present in enumerate(self.inbox.mask[i].tolist()):
+                sender = int(self.inbox.senders[i, slot])
+                message = self.inbox.bank[self.inbox.slots[i, slot]].tolist()
+                text = f"from client {sender}: {message}" if is_present else "empty slot"
+                lines.append(f"    {text}")
+        for name, x in self.inputs.items():
+            lines.append(f"{name} = {x.tolist() if isinstance(x, Tensor) else x}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return str(self)  # hypothesis shows this where a law is broken
+        return str(self)  # hypothesis shows it for a broken law
 
 
 class Distance:
-    """Losses for rules that ask: the squared distance, in the first 100 parameters, to a target of the judging client.
+    """A loss for rules that need one: the squared distance to the target of each client.
+
+    It uses the first 100 parameters.
 
     >>> from equipoise.testing._rounds import Distance
     >>> Distance(torch.zeros(2, 1))(torch.tensor([[3.0]]), torch.tensor([1]))
@@ -51,7 +53,7 @@ class Distance:
         self.targets = targets[:, :100].double()
 
     def __call__(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Losses (c,) of models (c, d) on the data of clients (c,)."""
+        """Return the losses (c,) of models (c, d) on the data of clients (c,)."""
         return (models[:, :100].double() - self.targets[clients]).square().sum(-1)
 
     def __repr__(self) -> str:
@@ -65,25 +67,30 @@ def rounds(
     whole: bool | None = None,
     hostile: bool = True,
 ) -> Round:
-    """A directed graph of up to six clients, and everything that a rule may ask for.
+    """Draw a directed graph of up to six clients, with all round inputs of rules.
 
     Args:
         draw: given by hypothesis.
-        dtypes: of the models.
-        whole: models of small integers, in which ties are exact and common, or never; both if not given.
-        hostile: some messages are NaN, infinite, huge, zero, negated or copied.
+        dtypes: dtypes of the models.
+        whole: whether models are small integers, so that exact ties are common; both by default.
+        hostile: whether some messages are NaN, infinite, huge, zero, negated or copied.
     """
-    n, d = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    n = draw(st.integers(1, 6))
+    d = draw(st.integers(1, 5))
     dtype = draw(st.sampled_from(dtypes))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    own = _models(draw, n, d, generator, draw(st.sampled_from([True, False])) if whole is None else whole)
+    if whole is None:
+        whole = draw(st.sampled_from([True, False]))
+    own = _models(draw, n, d, generator, whole)
     kinds = draw(st.lists(st.sampled_from(HOSTILE), max_size=3)) if hostile else []
-    bank = torch.stack([*own, *(_hostile(kind, own) for kind in kinds)])
+    bank = torch.stack([*own, *(_hostile_message(kind, own) for kind in kinds)])
+    # Slots may repeat a message, but every sender sends a receiver at most one.
     k = draw(st.integers(0, n))
     slots = torch.randint(len(bank), (n, k), generator=generator)
     senders = torch.rand(n, n, generator=generator).argsort(1)[:, :k]
     mask = torch.rand(n, k, generator=generator) < draw(st.sampled_from([1.0, 0.9, 0.5]))
-    return Round(own.to(dtype), Inbox(bank.to(dtype), slots, mask, senders), _inputs(draw, own, k, generator, dtype))
+    inbox = Inbox(bank.to(dtype), slots, mask, senders)
+    return Round(own.to(dtype), inbox, _inputs(draw, own, k, generator, dtype))
 
 
 def _models(draw: st.DrawFn, n: int, d: int, generator: torch.Generator, whole: bool) -> Tensor:
@@ -91,23 +98,31 @@ def _models(draw: st.DrawFn, n: int, d: int, generator: torch.Generator, whole: 
         rows = st.lists(st.integers(-3, 3), min_size=d, max_size=d)
         return torch.tensor(draw(st.lists(rows, min_size=n, max_size=n)), dtype=torch.float64)
     noise = torch.randn(n + 1, d, generator=generator, dtype=torch.float64)
-    return (noise[:1] + draw(st.sampled_from([0.01, 0.3, 2.0])) * noise[1:]).float().double()
+    spread = draw(st.sampled_from([0.01, 0.3, 2.0]))
+    # Rounded to float32, so that the same models are exact in both dtypes.
+    return (noise[:1] + spread * noise[1:]).float().double()
 
 
-def _hostile(kind: str, own: Tensor) -> Tensor:
+def _hostile_message(kind: str, own: Tensor) -> Tensor:
     row = own[-1].clone()
     if kind in ("nan", "inf"):
         row[0] = math.nan if kind == "nan" else math.inf
+    # 3e38 is near the largest float32, 3.4e38: its square, and its sum with another, overflow.
     values = {"huge": 1e30, "largest": 3e38, "zeros": 0.0}
-    return torch.full_like(row, values[kind]) if kind in values else -row if kind == "negated" else row
+    if kind in values:
+        return torch.full_like(row, values[kind])
+    return -row if kind == "negated" else row
 
 
-def _inputs(draw: st.DrawFn, own: Tensor, k: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+def _inputs(
+    draw: st.DrawFn, own: Tensor, k: int, generator: torch.Generator, dtype: torch.dtype
+) -> dict[str, Any]:
     total = draw(st.integers(1, 9))
     noise = torch.randn(own.shape, generator=generator, dtype=torch.float64)
     return {
         "t": draw(st.integers(0, total - 1)),
         "total": total,
+        # Up to one more than there are messages: rules must clamp it.
         "tolerated": torch.randint(k + 2, (len(own),), generator=generator),
         "samples": torch.randint(1, 50, (len(own),), generator=generator),
         "loss_of": Distance(own + 0.3 * noise),

@@ -195,7 +195,7 @@ def test_tail_of_a_stopped_run() -> None:
     ],
 )
 def test_adaptive_knows_the_rule(changes: dict[str, Any], expected: Any) -> None:
-    for name in ("Adaptive", "Adaptive(centre=own)"):
+    for name in ("Adaptive", "Adaptive(center=own)"):
         one = simulator(Setting(data="synthetic", attack=name, **changes), 0, "")
         assert isinstance(one.attack, eq.attacks.Adaptive)
         assert one.attack.rule == expected

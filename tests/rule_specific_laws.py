@@ -1,6 +1,6 @@
-"""Laws that hold for the rules that their docstrings name, as functions that raise AssertionError.
+"""Laws of the rules that their docstrings name, as functions that raise AssertionError.
 
-Data without exact ties is needed where a law moves the models (scaling by a power of two moves nothing).
+Laws that move the models need data without exact ties; scaling by a power of two moves nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,25 @@ import torch
 from torch import Tensor
 
 from equipoise.messages import Inbox
-from equipoise.testing._asserts import TOLERANCE, require, require_same_model, require_same_weights, same_bits, size_of
+from equipoise.testing._asserts import (
+    TOLERANCE,
+    require,
+    require_same_model,
+    require_same_weights,
+    same_bits,
+    size_of,
+)
 from equipoise.testing._laws import inputs_of, rule_of, with_bank
 
 
 def written_to_out(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
-    """``out`` receives the same aggregate, whatever was in it, for all clients and for one: all of equipoise's."""
+    """``out`` receives the same aggregate, whatever was in it, for all clients and for one: all of
+    equipoise's.
+    """
     calls = [(rule, own, inbox, inputs)]
-    calls += [(rule_of(rule, i), own[i], inbox.of(i), inputs_of(inputs, i)) for i in range(len(own))][:2]
+    calls += [
+        (rule_of(rule, i), own[i], inbox.of(i), inputs_of(inputs, i)) for i in range(len(own))
+    ][:2]
     for one, mine, received, asked in calls:
         if mine.dim() == 1 and not mine.isfinite().all():
             continue
@@ -33,8 +44,14 @@ def written_to_out(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 
 
 def scale(rule: Any, own: Tensor, inbox: Inbox, factor: float, **inputs: Any) -> None:
-    """Models in other units: all rules but UBAR, whose losses have units of their own; a number for tau scales too."""
-    scaled_rule = replace(rule, tau=rule.tau * factor) if isinstance(getattr(rule, "tau", None), float) else rule
+    """Models in other units: all rules but UBAR, whose losses have units of their own; a number for
+    tau scales too.
+    """
+    scaled_rule = (
+        replace(rule, tau=rule.tau * factor)
+        if isinstance(getattr(rule, "tau", None), float)
+        else rule
+    )
     plain = rule(own, inbox, **inputs)
     scaled = scaled_rule(own * factor, with_bank(inbox, inbox.bank * factor), **inputs)
     require_same_model(scaled.model, plain.model * factor, unit=factor * size_of(own))
@@ -42,7 +59,7 @@ def scale(rule: Any, own: Tensor, inbox: Inbox, factor: float, **inputs: Any) ->
 
 
 def translation(rule: Any, own: Tensor, inbox: Inbox, shift: Tensor, **inputs: Any) -> None:
-    """Models around another origin: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference")."""
+    """Translated models: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference")."""
     plain = rule(own, inbox, **inputs)
     moved = rule(own + shift, with_bank(inbox, inbox.bank + shift), **inputs)
     require_same_model(moved.model, plain.model + shift, unit=size_of(own) + size_of(shift))
@@ -52,7 +69,9 @@ def translation(rule: Any, own: Tensor, inbox: Inbox, shift: Tensor, **inputs: A
 def rotation(rule: Any, own: Tensor, inbox: Inbox, orthogonal: Tensor, **inputs: Any) -> None:
     """Models in another basis: all rules that look at norms, distances and angles only."""
     plain = rule(own, inbox, **inputs)
-    turned = rule(rotated(own, orthogonal), with_bank(inbox, rotated(inbox.bank, orthogonal)), **inputs)
+    turned = rule(
+        rotated(own, orthogonal), with_bank(inbox, rotated(inbox.bank, orthogonal)), **inputs
+    )
     require_same_model(turned.model, rotated(plain.model, orthogonal), unit=size_of(own))
     require_same_weights(turned.weights, plain.weights)
 
@@ -69,15 +88,24 @@ def accepts_separately(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> N
     """Whether a message is accepted does not depend on the others: Balance."""
     together = rule(own, inbox, **inputs).weights > 0
     for s in range(inbox.k):
-        column = Inbox(inbox.bank, inbox.slots[:, s : s + 1], inbox.mask[:, s : s + 1], inbox.senders[:, s : s + 1])
+        column = Inbox(
+            inbox.bank,
+            inbox.slots[:, s : s + 1],
+            inbox.mask[:, s : s + 1],
+            inbox.senders[:, s : s + 1],
+        )
         alone = rule(own, column, **inputs).weights > 0
-        require(torch.equal(alone[:, 0], together[:, s]), "slot {} is judged by its company", s)
+        require(torch.equal(alone[:, 0], together[:, s]), "slot {} depends on other messages", s)
 
 
 def nested(stricter: Any, laxer: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
-    """What the stricter rule accepts, the laxer one accepts too: smaller gamma, larger kappa, of Balance."""
+    """What the stricter rule accepts, the laxer one accepts too: smaller gamma, larger kappa, of
+    Balance.
+    """
     few, many = stricter(own, inbox, **inputs).weights > 0, laxer(own, inbox, **inputs).weights > 0
-    require(not (few & ~many).any(), "the stricter rule accepted more: {}, the laxer one {}", few, many)
+    require(
+        not (few & ~many).any(), "the stricter rule accepted more: {}, the laxer one {}", few, many
+    )
 
 
 # Bounded influence.
@@ -87,11 +115,19 @@ def norm_bound(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     """||aggregate|| <= ||own||: FLTrust and SCClip(mode="norm")."""
     sizes = own.double().norm(dim=1)
     lengths = rule(own, inbox, **inputs).model.double().norm(dim=1)
-    require((lengths <= sizes * (1 + TOLERANCE[own.dtype])).all(), "norms {}, allowed {}", lengths, sizes)
+    require(
+        (lengths <= sizes * (1 + TOLERANCE[own.dtype])).all(),
+        "norms {}, allowed {}",
+        lengths,
+        sizes,
+    )
 
 
-def between_benign(rule: Any, own: Tensor, benign: Tensor, malicious: Tensor, **inputs: Any) -> None:
-    """The aggregate lies between benign extremes, per coordinate: TrimmedMean that tolerates enough, and Median.
+def between_benign(
+    rule: Any, own: Tensor, benign: Tensor, malicious: Tensor, **inputs: Any
+) -> None:
+    """The aggregate lies between benign extremes, per coordinate: TrimmedMean that tolerates
+    enough, and Median.
 
     One client, ``own (d,)``; the malicious must be fewer than the benign.
     """

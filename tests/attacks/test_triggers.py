@@ -22,11 +22,23 @@ from equipoise.attacks.triggers import (
     attack_success_rate,
     targeted,
 )
+from tests.examples import seeded
 
-IMAGES = {"badnets": PixelPattern(), "one-pixel": ONE_PIXEL, "chain": PixelPattern(value=0.5) | ONE_PIXEL}
-VECTORS = {"every-20th": EveryNth(), "every-2nd": EveryNth(2, value=7.0), "chain": EveryNth(2) | EveryNth(5, value=3.0)}
+IMAGES = {
+    "badnets": PixelPattern(),
+    "one-pixel": ONE_PIXEL,
+    "chain": PixelPattern(value=0.5) | ONE_PIXEL,
+}
+VECTORS = {
+    "every-20th": EveryNth(),
+    "every-2nd": EveryNth(2, value=7.0),
+    "chain": EveryNth(2) | EveryNth(5, value=3.0),
+}
 TRIGGERS = [
-    *(pytest.param(trigger, (3, 2, 28, 28), id=f"images-{name}") for name, trigger in IMAGES.items()),
+    *(
+        pytest.param(trigger, (3, 2, 28, 28), id=f"images-{name}")
+        for name, trigger in IMAGES.items()
+    ),
     *(pytest.param(trigger, (3, 40), id=f"vectors-{name}") for name, trigger in VECTORS.items()),
 ]
 
@@ -35,38 +47,50 @@ def label_of(answer: int) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.full((len(x),), answer)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (4, 1, 28, 28), (2, 3, 30, 41), (2, 2, 2, 28, 28), (0, 1, 28, 28)])
-def test_badnets_pattern_is_four_pixels_of_every_channel(shape: tuple[int, ...]):
-    x = torch.rand(shape, dtype=torch.float64)
+@pytest.mark.parametrize(
+    "shape", [(1, 28, 28), (4, 1, 28, 28), (2, 3, 30, 41), (2, 2, 2, 28, 28), (0, 1, 28, 28)]
+)
+def test_badnets_pattern(shape: tuple[int, ...]):
+    x = torch.rand(shape, dtype=torch.float64, generator=seeded(0))
     expected = x.clone()
     for row, column in ((26, 26), (26, 24), (25, 25), (24, 26)):
         expected[..., row, column] = 1.0
     assert torch.equal(PixelPattern().stamp(x), expected)
 
 
-def test_one_pixel_is_the_first_of_every_channel():
+def test_one_pixel():
     stamped = ONE_PIXEL.stamp(torch.zeros(2, 3, 84, 84))
-    assert stamped.nonzero().tolist() == [[example, channel, 0, 0] for example in range(2) for channel in range(3)]
+    assert stamped.nonzero().tolist() == [
+        [example, channel, 0, 0] for example in range(2) for channel in range(3)
+    ]
     assert stamped.max() == 1
 
 
-def test_every_20th_of_561_features_is_28_of_them():
+def test_every_nth_of_har():
     stamped = EveryNth().stamp(torch.ones(2, 561))
     for features in stamped:
-        assert (features == 0).nonzero().flatten().tolist() == [k for k in range(561) if (k + 1) % 20 == 0]
+        assert (features == 0).nonzero().flatten().tolist() == [
+            k for k in range(561) if (k + 1) % 20 == 0
+        ]
         assert (features == 0).sum() == 28
 
 
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 12), st.floats(-5, 5, width=32))
-def test_every_nth_against_a_loop(n: int, examples: int, more: int, value: float):
-    x = torch.randn(examples, n + more)
-    expected = [[value if (k + 1) % n == 0 else old for k, old in enumerate(features)] for features in x.tolist()]
+def test_every_nth_loop(n: int, examples: int, more: int, value: float):
+    x = torch.randn(examples, n + more, generator=seeded(0))
+    expected = [
+        [value if (k + 1) % n == 0 else old for k, old in enumerate(features)]
+        for features in x.tolist()
+    ]
     assert EveryNth(n, value).stamp(x).tolist() == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=5), st.integers(0, 3))
-def test_pixel_pattern_against_a_loop(pixels: list[tuple[int, int]], examples: int):
-    x = torch.randn(examples, 2, 5, 7)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=5),
+    st.integers(0, 3),
+)
+def test_pixel_pattern_loop(pixels: list[tuple[int, int]], examples: int):
+    x = torch.randn(examples, 2, 5, 7, generator=seeded(0))
     expected = x.clone()
     for i in range(examples):
         for channel in range(2):
@@ -77,8 +101,8 @@ def test_pixel_pattern_against_a_loop(pixels: list[tuple[int, int]], examples: i
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("trigger", "shape"), TRIGGERS)
-def test_stamp_keeps_shape_dtype_and_input_and_is_idempotent(trigger: Trigger, shape: tuple[int, ...], dtype):
-    x = torch.rand(shape).to(dtype) + 2
+def test_stamp_is_idempotent(trigger: Trigger, shape: tuple[int, ...], dtype):
+    x = torch.rand(shape, generator=seeded(0)).to(dtype) + 2
     before = x.clone()
     once = trigger.stamp(x)
     assert torch.equal(x, before)
@@ -89,12 +113,12 @@ def test_stamp_keeps_shape_dtype_and_input_and_is_idempotent(trigger: Trigger, s
 
 @pytest.mark.parametrize("view", ["slice", "transposed", "expanded", "reshaped"])
 @pytest.mark.parametrize(("trigger", "shape"), TRIGGERS)
-def test_stamping_a_view_leaves_its_base_alone(trigger: Trigger, shape: tuple[int, ...], view: str):
+def test_stamp_of_view(trigger: Trigger, shape: tuple[int, ...], view: str):
     base = {
-        "slice": torch.rand(2 * shape[0], *shape[1:]),
-        "transposed": torch.rand(shape).transpose(0, -1).contiguous(),
-        "expanded": torch.rand(1, *shape[1:]),
-        "reshaped": torch.rand(math.prod(shape)),
+        "slice": torch.rand(2 * shape[0], *shape[1:], generator=seeded(0)),
+        "transposed": torch.rand(shape, generator=seeded(0)).transpose(0, -1).contiguous(),
+        "expanded": torch.rand(1, *shape[1:], generator=seeded(0)),
+        "reshaped": torch.rand(math.prod(shape), generator=seeded(0)),
     }[view]
     views: dict[str, Callable[[], Tensor]] = {
         "slice": lambda: base[::2],
@@ -111,7 +135,7 @@ def test_stamping_a_view_leaves_its_base_alone(trigger: Trigger, shape: tuple[in
     assert torch.equal(stamped, trigger.stamp(x.contiguous().clone()) + 1)
 
 
-def test_a_chain_stamps_in_order():
+def test_chain_order():
     x = torch.zeros(1, 4)
     first, second = EveryNth(2, value=1.0), EveryNth(4, value=2.0)
     assert (first | second).stamp(x).tolist() == [[0, 1, 0, 2]]
@@ -124,13 +148,25 @@ def test_chains_are_flat():
     assert Chain((a | b, c)).triggers == (a, b, c)
 
 
-def test_triggers_are_values():
+def test_equality_and_hash():
     assert PixelPattern() == PixelPattern(BADNETS)
     assert PixelPattern([[0, 0]]) == ONE_PIXEL  # type: ignore[arg-type]
-    assert len({PixelPattern(), PixelPattern(), ONE_PIXEL, EveryNth(), EveryNth(20), EveryNth() | EveryNth(2)}) == 4
+    assert (
+        len(
+            {
+                PixelPattern(),
+                PixelPattern(),
+                ONE_PIXEL,
+                EveryNth(),
+                EveryNth(20),
+                EveryNth() | EveryNth(2),
+            }
+        )
+        == 4
+    )
 
 
-def test_a_trigger_of_ones_own_composes():
+def test_custom_trigger():
     class Negative(Trigger):
         def stamp(self, x: Tensor) -> Tensor:
             return -x
@@ -139,19 +175,24 @@ def test_a_trigger_of_ones_own_composes():
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 3))
-def test_targeted_leaves_out_the_target_class(labels: list[int], target: int):
+def test_targeted(labels: list[int], target: int):
     x = torch.arange(2.0 * len(labels)).reshape(-1, 2)
     stamped = targeted(x, torch.tensor(labels, dtype=torch.int64), EveryNth(2, value=-1.0), target)
-    assert stamped.tolist() == [[2.0 * i, -1.0] for i, label in enumerate(labels) if label != target]
+    assert stamped.tolist() == [
+        [2.0 * i, -1.0] for i, label in enumerate(labels) if label != target
+    ]
 
 
-def test_success_rate_counts_stamped_examples_of_other_classes():
+def test_success_rate():
     def predict(x: Tensor) -> Tensor:
         """A backdoor that opens for examples below 6."""
         assert (x[:, 1] == -1).all()
         return torch.where(x[:, 0] < 6, 2, 0)
 
-    x, y = torch.arange(10.0).repeat_interleave(2).reshape(10, 2), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+    x, y = (
+        torch.arange(10.0).repeat_interleave(2).reshape(10, 2),
+        torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0]),
+    )
     before = x.clone(), y.clone()
     rate = attack_success_rate(predict, x, y, EveryNth(2, value=-1.0), target=2)
     assert rate == pytest.approx(4 / 7)  # 0, 1, 3 and 4 of the seven that are not of class 2
@@ -160,19 +201,27 @@ def test_success_rate_counts_stamped_examples_of_other_classes():
 
 
 @pytest.mark.parametrize(("answer", "rate"), [(1, 1.0), (0, 0.0), (-1, 0.0)])
-def test_success_rate_of_a_constant(answer: int, rate: float):
-    assert attack_success_rate(label_of(answer), torch.ones(4, 2), torch.tensor([0, 1, 2, 1]), EveryNth(2), 1) == rate
+def test_success_rate_constant(answer: int, rate: float):
+    assert (
+        attack_success_rate(
+            label_of(answer), torch.ones(4, 2), torch.tensor([0, 1, 2, 1]), EveryNth(2), 1
+        )
+        == rate
+    )
 
 
-def test_success_rate_of_a_broken_model_is_up_to_how_it_predicts():
+def test_success_rate_of_nan():
     x, y = torch.ones(3, 2), torch.tensor([1, 2, 0])
     logits = torch.full((2, 3), math.nan)
     blind = attack_success_rate(lambda _: logits.argmax(1), x, y, EveryNth(2), target=0)
     careful = torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
-    assert (blind, attack_success_rate(lambda _: careful, x, y, EveryNth(2), target=0)) == (1.0, 0.0)
+    assert (blind, attack_success_rate(lambda _: careful, x, y, EveryNth(2), target=0)) == (
+        1.0,
+        0.0,
+    )
 
 
-def test_success_rate_needs_no_gradients():
+def test_success_rate_no_gradients():
     weight = torch.ones(2, 3, requires_grad=True)
 
     def predict(x: Tensor) -> Tensor:
@@ -180,7 +229,10 @@ def test_success_rate_needs_no_gradients():
         assert not logits.requires_grad
         return logits.argmax(1)
 
-    assert attack_success_rate(predict, torch.ones(2, 2), torch.tensor([1, 2]), EveryNth(2), target=0) == 1.0
+    assert (
+        attack_success_rate(predict, torch.ones(2, 2), torch.tensor([1, 2]), EveryNth(2), target=0)
+        == 1.0
+    )
 
 
 PIXELS = "pixels must be one or more (row, column) pairs of integers >= 0, found "
@@ -203,7 +255,10 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
         (lambda: EveryNth(0), "n must be an integer at least 1, found 0"),
         (lambda: EveryNth(2.0), "n must be an integer at least 1, found 2.0"),
         (lambda: Chain(()), "triggers must be one or more Trigger, found ()"),
-        (lambda: Chain((EveryNth(), 3)), "triggers must be one or more Trigger, found (EveryNth(n=20, value=0.0), 3)"),
+        (
+            lambda: Chain((EveryNth(), 3)),
+            "triggers must be one or more Trigger, found (EveryNth(n=20, value=0.0), 3)",
+        ),
         (
             lambda: PixelPattern().stamp(torch.zeros(50, 784)),
             "x must be floating-point images of shape (b, ..., H, W), found float32 (50, 784)",
@@ -226,7 +281,8 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
         ),
         (
             lambda: EveryNth().stamp(torch.zeros(1, 28, 28)),
-            "x must be floating-point feature vectors of shape (b, features), found float32 (1, 28, 28)",
+            "x must be floating-point feature vectors of shape (b, features), "
+            "found float32 (1, 28, 28)",
         ),
         (
             lambda: EveryNth().stamp([[1.0]]),
@@ -241,9 +297,18 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
             lambda: targeted(X, Y[:, None], EveryNth(2), 0),
             "y must hold one label for every example of x, float32 (3, 2), found int64 (3, 1)",
         ),
-        (lambda: targeted(X, Y.double(), EveryNth(2), 0), "y must be a tensor of integer labels, found float64 (3,)"),
-        (lambda: targeted(X, Y > 0, EveryNth(2), 0), "y must be a tensor of integer labels, found bool (3,)"),
-        (lambda: targeted(X, Y.byte(), EveryNth(2), 256), "target must be an integer from 0 to 255, found 256"),
+        (
+            lambda: targeted(X, Y.double(), EveryNth(2), 0),
+            "y must be a tensor of integer labels, found float64 (3,)",
+        ),
+        (
+            lambda: targeted(X, Y > 0, EveryNth(2), 0),
+            "y must be a tensor of integer labels, found bool (3,)",
+        ),
+        (
+            lambda: targeted(X, Y.byte(), EveryNth(2), 256),
+            "target must be an integer from 0 to 255, found 256",
+        ),
         (
             lambda: attack_success_rate(label_of(0), X, torch.ones_like(Y), EveryNth(2), 1),
             "y must have labels other than the target 1, found none among 3",
@@ -258,11 +323,11 @@ X, Y = torch.ones(3, 2), torch.tensor([0, 1, 2])
         ),
     ],
 )
-def test_errors_say_what_was_expected_and_found(call: Callable[[], object], message: str):
+def test_errors(call: Callable[[], object], message: str):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
 
 
-def test_a_trigger_composes_with_nothing_else():
+def test_chain_needs_triggers():
     with pytest.raises(TypeError, match="unsupported operand"):
         EveryNth() | 3  # type: ignore[operator]

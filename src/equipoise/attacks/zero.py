@@ -1,0 +1,26 @@
+"""The zero model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from equipoise.attacks.knowledge import Knowledge
+from equipoise.messages import Lies
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Every malicious client sends the zero model, which pulls averages toward zero.
+
+    >>> known = eq.attacks.Knowledge(torch.ones(3, 2), eq.Topology.complete(3), malicious=[2])
+    >>> eq.attacks.Zero().forge(known).rows
+    tensor([[0., 0.]])
+    """
+
+    def forge(self, known: Knowledge) -> Lies | None:
+        """Return one row for all receivers."""
+        if not len(known.victims):
+            return None
+        return Lies.to_all(torch.zeros_like(known.models[0]))
