@@ -17,7 +17,7 @@ def test_a_plain_rule_is_lifted() -> None:
         sent.append(messages)
         return received
 
-    mixed_with, out = eq.converse(rule, own, exchange, t=0, total=2)
+    mixed_with, out = eq.run_exchanges(rule, own, exchange, t=0, total=2)
     assert len(sent) == 1
     assert sent[0] is own
     assert mixed_with is own
@@ -42,7 +42,7 @@ def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
         return messages.expand(3, -1)
 
     own, update = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
-    mixed_with, out = eq.converse(eq.LEARN(tolerated=1), own, exchange, t=t, update=update)
+    mixed_with, out = eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=t, update=update)
     assert count == exchanges
     torch.testing.assert_close(mixed_with, own)
     torch.testing.assert_close(out.model, own)
@@ -50,13 +50,13 @@ def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
 
 def test_learn_needs_its_inputs() -> None:
     with pytest.raises(TypeError, match=r"LEARN needs t and update: pass t=\.\.\., update=\.\.\."):
-        eq.converse(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
+        eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
     with pytest.raises(TypeError, match="needs tolerated"):
-        eq.converse(eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1))
+        eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1))
     with pytest.raises(ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"):
-        eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2))
+        eq.run_exchanges(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2))
     with pytest.raises(ValueError, match="t must be an integer at least 0, found -1"):
-        eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1))
+        eq.run_exchanges(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1))
     with pytest.raises(ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"):
         eq.LEARN(own_update="maybe")  # type: ignore[arg-type]
 
@@ -66,10 +66,10 @@ def test_learn_strict_counts_own_where_it_is_included() -> None:
     for own_update, neighbours, fine in [("included", 3, True), ("included", 2, False), ("excluded", 2, False)]:
         rule = eq.LEARN(tolerated=1, own_update=own_update, strict=True)  # type: ignore[arg-type]
         if fine:
-            eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+            eq.run_exchanges(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
         else:
             with pytest.raises(ValueError, match=r"tolerated must be at most \d for client 0"):
-                eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+                eq.run_exchanges(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
 
 
 @pytest.mark.parametrize("lies", [False, True], ids=["honest", "lies"])
@@ -83,7 +83,7 @@ def test_learn_counts_own_once(lies: bool) -> None:
         def exchange(sent: Tensor, topology: eq.Topology = topology) -> eq.Inbox:
             return topology.deliver(sent, said if lies else None, malicious=[3, 4])
 
-        found.append(eq.converse(eq.LEARN(tolerated=1), own, exchange, t=5, update=update)[0])
+        found.append(eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=5, update=update)[0])
     assert torch.equal(*found)
 
 
@@ -121,4 +121,4 @@ def silent(own: Tensor, **_: Any) -> Any:
 )
 def test_rules_of_ones_own_that_do_not_follow_the_protocol(rule: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        eq.converse(rule, torch.zeros(2), lambda sent: sent[None])
+        eq.run_exchanges(rule, torch.zeros(2), lambda sent: sent[None])

@@ -91,7 +91,7 @@ def test_tolerating_nobody_never_warns() -> None:
 def test_learn_warns_once_a_round(own_update: Any) -> None:
     rule = eq.LEARN(tolerated=3, own_update=own_update)
     with pytest.warns(eq.GuaranteeWarning, match="at most 2 for client 0 with 5 neighbors, found 3") as caught:
-        eq.converse(rule, OWN, lambda sent: FIVE, t=7, update=OWN)
+        eq.run_exchanges(rule, OWN, lambda sent: FIVE, t=7, update=OWN)
     assert len(caught) == 1
     assert caught[0].filename == __file__
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise._utils.rng import stream
 from equipoise.kernels.native import _library as library
-from equipoise.rules.base import WeightedRule, uniform
+from equipoise.rules import WeightedRule, uniform
 from equipoise.testing._laws import with_bank
 from equipoise.testing._rule_cases import scale
 from tests.cases import LEARNS, RULES
@@ -495,7 +495,7 @@ def test_missing_inputs_of_learn(name: str) -> None:
     inputs = {"update": 0.1 * OWN, "t": 1, "tolerated": 1}
     del inputs[name]
     with pytest.raises(TypeError, match=rf"\b{name}\b"):
-        eq.converse(eq.LEARN(), OWN, lambda sent: HONEST, **inputs)
+        eq.run_exchanges(eq.LEARN(), OWN, lambda sent: HONEST, **inputs)
 
 
 @every_learn
@@ -539,7 +539,7 @@ WRONG_OPTIONS = {
     "trimmed mean's tolerated": (lambda: eq.TrimmedMean(tolerated=-1)(OWN, HONEST), "tolerated"),
     "ubar's tolerated": (lambda: eq.UBAR(tolerated=-1)(OWN, HONEST, loss_of=loss_of), "tolerated"),
     "learn's tolerated": (
-        lambda: eq.converse(eq.LEARN(tolerated=-1), OWN, lambda sent: HONEST, update=OWN, t=1),
+        lambda: eq.run_exchanges(eq.LEARN(tolerated=-1), OWN, lambda sent: HONEST, update=OWN, t=1),
         "tolerated",
     ),
     "empty": (lambda: eq.UBAR(empty="worst"), "empty"),
@@ -616,8 +616,8 @@ def test_rules_ignore_what_they_do_not_need(rule: Any) -> None:
 @pytest.mark.parametrize("message", ABSENT.values(), ids=ABSENT)
 def test_learn_does_not_hear_unreadable_messages(rule: Any, message: Tensor) -> None:
     inputs = {"update": 0.1 * OWN, "t": 3, "tolerated": 1}
-    with_it = eq.converse(rule, OWN, lambda sent: torch.cat([message[None], HONEST]), **inputs)
-    without = eq.converse(rule, OWN, lambda sent: HONEST, **inputs)
+    with_it = eq.run_exchanges(rule, OWN, lambda sent: torch.cat([message[None], HONEST]), **inputs)
+    without = eq.run_exchanges(rule, OWN, lambda sent: HONEST, **inputs)
     torch.testing.assert_close(with_it[0], without[0])
     torch.testing.assert_close(with_it[1].model, without[1].model)
 
@@ -627,7 +627,7 @@ def test_learn_does_not_hear_unreadable_messages(rule: Any, message: Tensor) -> 
 def test_learn_trims_hostile_messages(rule: Any, message: Tensor) -> None:
     """With one tolerated of five, everything stays between what the others sent, own update included or not."""
     heard = torch.cat([message[None], HONEST])
-    intermediate, out = eq.converse(rule, OWN, lambda sent: heard, update=OWN, t=3, tolerated=1)
+    intermediate, out = eq.run_exchanges(rule, OWN, lambda sent: heard, update=OWN, t=3, tolerated=1)
     everything = torch.cat([HONEST, OWN[None]])
     for model in (intermediate, out.model):
         assert (model >= everything.min(0).values - 1e-5).all()
@@ -636,14 +636,14 @@ def test_learn_trims_hostile_messages(rule: Any, message: Tensor) -> None:
 
 def test_learn_keeps_update_and_own() -> None:
     own, update = OWN.clone(), (0.1 * OWN).clone()
-    eq.converse(eq.LEARN(tolerated=1), own, lambda sent: HONEST, update=update, t=5)
+    eq.run_exchanges(eq.LEARN(tolerated=1), own, lambda sent: HONEST, update=update, t=5)
     assert torch.equal(own, OWN)
     assert torch.equal(update, 0.1 * OWN)
 
 
 def test_learn_needs_an_update_shaped_like_own() -> None:
     with pytest.raises(ValueError, match="update"):
-        eq.converse(eq.LEARN(tolerated=1), OWN, lambda sent: HONEST, update=OWN[:3], t=5)
+        eq.run_exchanges(eq.LEARN(tolerated=1), OWN, lambda sent: HONEST, update=OWN[:3], t=5)
 
 
 # What a caller may give by mistake
@@ -725,18 +725,19 @@ def test_a_missing_loss_is_missing_also_if_it_is_given_as_none() -> None:
 
 def test_learn_counts_rounds_in_numbers_of_numpy_too() -> None:
     found = [
-        eq.converse(eq.LEARN(1), OWN, lambda sent: HONEST, t=t, update=0.1 * OWN)[1].model for t in (3, np.int64(3))
+        eq.run_exchanges(eq.LEARN(1), OWN, lambda sent: HONEST, t=t, update=0.1 * OWN)[1].model
+        for t in (3, np.int64(3))
     ]
     assert torch.equal(*found)
     with pytest.raises(ValueError, match=r"t must be an integer at least 0, found 1\.5"):
-        eq.converse(eq.LEARN(1), OWN, lambda sent: HONEST, t=1.5, update=OWN)  # type: ignore[arg-type]
+        eq.run_exchanges(eq.LEARN(1), OWN, lambda sent: HONEST, t=1.5, update=OWN)  # type: ignore[arg-type]
 
 
 def test_learn_keeps_own_where_what_was_agreed_on_is_too_large_to_be_added() -> None:
     own, update = torch.tensor([1.0, 2.0]).half(), torch.tensor([-20.0, 0.0]).half()
     lie = torch.full((1, 2), 65504.0).half()
     rule = eq.LEARN(tolerated=1, own_update="excluded")
-    model, out = eq.converse(rule, own, lambda sent: lie, t=1, update=update)
+    model, out = eq.run_exchanges(rule, own, lambda sent: lie, t=1, update=update)
     assert model.tolist() == [1.0, 65504.0]
     assert out.model.isfinite().all()
 
@@ -794,7 +795,7 @@ def test_learn_with_as_many_messages_as_the_kernels_sort(count: int) -> None:
     received = torch.randn(count, 300)
     expected = torch.cat([received, update[None]]).double().sort(0).values[100:-100].mean(0)
     sent: list[Tensor] = []
-    eq.converse(eq.LEARN(tolerated=100), own, lambda x: (sent.append(x), received)[1], t=1, update=update)
+    eq.run_exchanges(eq.LEARN(tolerated=100), own, lambda x: (sent.append(x), received)[1], t=1, update=update)
     torch.testing.assert_close(sent[1], (own + (expected.float() - update)), rtol=1e-4, atol=1e-5)
 
 
@@ -853,7 +854,7 @@ def test_a_negative_view_is_another_model() -> None:
 def test_out_of_learn_may_not_be_own() -> None:
     own = torch.ones(3)
     with pytest.raises(ValueError, match="out must have memory of its own"):
-        eq.converse(eq.LEARN(tolerated=0), own, lambda sent: sent[None] * 5, t=0, update=own.clone(), out=own)
+        eq.run_exchanges(eq.LEARN(tolerated=0), own, lambda sent: sent[None] * 5, t=0, update=own.clone(), out=own)
     assert own.tolist() == [1, 1, 1]
 
 
@@ -908,7 +909,7 @@ def test_who_has_no_finite_update_agrees_on_none(native: bool) -> None:
         return graph.deliver(messages)
 
     with nullcontext() if native else library.disabled():
-        eq.converse(eq.LEARN(tolerated=1), own, exchange, t=3, update=update)
+        eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=3, update=update)
     assert all(messages[2].isnan().all() for messages in sent[:2])
     assert all(messages[[0, 1, 3, 4, 5]].isfinite().all() for messages in sent)
     torch.testing.assert_close(sent[1][3], torch.stack([update[3], update[4]]).mean(0))

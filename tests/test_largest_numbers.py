@@ -185,7 +185,7 @@ def test_learn_survives_any_messages(rule: Any, t: int, replies: list[Tensor], s
     update[0] = share * torch.finfo(own.dtype).max
     own[-1] = update[0]
     answers = iter([reply[:, :1].expand(-1, own.numel()).to(own.dtype) for reply in replies[1:]] + [like])
-    sent, out = eq.converse(rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update)
+    sent, out = eq.run_exchanges(rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update)
     assert sent.isfinite().all()
     assert out.model.isfinite().all()
 
@@ -204,7 +204,7 @@ def test_learn_survives_agreed_norm_overflow(rule: Any, t: int) -> None:
         return received
 
     for mine in (own, own.new_zeros(3)):
-        _, out = eq.converse(rule, mine, exchange, t=t, tolerated=1, update=mine)
+        _, out = eq.run_exchanges(rule, mine, exchange, t=t, tolerated=1, update=mine)
         assert out.model.isfinite().all()
     assert eq.kernels.are_finite(torch.stack(sent)).all()
 
@@ -220,7 +220,7 @@ def test_learn_survives_agreed_norm_overflow_among_many() -> None:
         return graph.deliver(messages)
 
     own = torch.ones(4, 3, dtype=torch.float64)
-    _, out = eq.converse(eq.LEARN(tolerated=1), own, exchange, t=7, update=updates)
+    _, out = eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=7, update=updates)
     assert eq.kernels.are_finite(torch.cat(sent)).all()
     assert out.model.isfinite().all()
 

@@ -325,7 +325,7 @@ def assert_learn_agrees(
         own_update=rule.own_update,
         alpha=rule.alpha,
     )
-    found, out = eq.converse(rule, own, connect(), update=update, t=t, tolerated=tolerated)
+    found, out = eq.run_exchanges(rule, own, connect(), update=update, t=t, tolerated=tolerated)
     for i, answer in enumerate(answers):
         magnitude = np.abs(intermediate[i]) + np.abs(array(own[i])) + np.abs(array(update[i]))
         assert_answer(found[i], None, Answer(intermediate[i], None, magnitude), f"client {i}, intermediate")

@@ -169,7 +169,7 @@ OTHERS = [[1, 2], [0, 2], [0, 1]]
 @pytest.mark.parametrize("case", LEARN, ids=by_name)
 def test_learn(case: LearnCase) -> None:
     with warned(case):
-        intermediate, out = eq.converse(
+        intermediate, out = eq.run_exchanges(
             case.rule,
             OWN,
             lambda sent: eq.Inbox(sent, torch.tensor(OTHERS)),
@@ -208,7 +208,7 @@ def test_learn_exchanges_updates_ceil_log2_times(t: int, exchanges: int) -> None
         sent.append(message.clone())
         return torch.stack([message, message])
 
-    intermediate, out = eq.converse(eq.LEARN(tolerated=0), OWN[0], exchange, update=UPDATE[0], t=t)
+    intermediate, out = eq.run_exchanges(eq.LEARN(tolerated=0), OWN[0], exchange, update=UPDATE[0], t=t)
     assert len(sent) == exchanges
     for update in sent[:-1]:
         torch.testing.assert_close(update, UPDATE[0], **CLOSE)
@@ -217,7 +217,7 @@ def test_learn_exchanges_updates_ceil_log2_times(t: int, exchanges: int) -> None
 
 
 def test_a_plain_rule_converses_in_one_exchange() -> None:
-    """`as_multi_exchange` and `converse` add nothing to a rule that talks once."""
+    """`as_multi_exchange` and `run_exchanges` add nothing to a rule that talks once."""
     rule = eq.FedAvg()
     inbox = eq.Inbox(OWN, torch.tensor(OTHERS))
     sent: list[Tensor] = []
@@ -227,7 +227,7 @@ def test_a_plain_rule_converses_in_one_exchange() -> None:
         return inbox
 
     for conversed in (rule, eq.as_multi_exchange(rule)):
-        intermediate, out = eq.converse(conversed, OWN, exchange)
+        intermediate, out = eq.run_exchanges(conversed, OWN, exchange)
         assert torch.equal(intermediate, OWN)
         assert torch.equal(out.model, rule(OWN, inbox).model)
         assert torch.equal(out.weights, rule(OWN, inbox).weights)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise._utils.validation import describe
 from equipoise.messages import Inbox
-from equipoise.rules import Aggregator, MultiExchange, converse, without_warnings
+from equipoise.rules import Aggregator, MultiExchange, run_exchanges, without_warnings
 from equipoise.testing import _laws as functions
 from equipoise.testing._rounds import Round, rounds
 from equipoise.testing._search import Law, chosen, try_to_break
@@ -57,7 +57,7 @@ class Answered:
 
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Any) -> Aggregated:
         """All exchanges of a round."""
-        return converse(self.rule, own, lambda sent: received, **inputs)[1]
+        return run_exchanges(self.rule, own, lambda sent: received, **inputs)[1]
 
     def __repr__(self) -> str:
         return repr(self.rule)
