@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import Lies
+from equipoise.messages.lies import lies_received
 
 EVERYBODY = -1
 
@@ -31,7 +32,7 @@ def heard_by_all(n: int) -> Tensor:
 
 
 def resolve_complete(lies: Lies, n: int) -> list[list[int]]:
-    return lies.resolve(heard_by_all(n), torch.ones(n, n, dtype=torch.bool)).tolist()
+    return lies_received(lies, heard_by_all(n), torch.ones(n, n, dtype=torch.bool)).tolist()
 
 
 @st.composite
@@ -54,7 +55,7 @@ def test_resolve_finds_the_most_specific_and_latest_entry(data: st.DataObject, n
 def test_resolve_says_minus_one_where_masked(data: st.DataObject, n: int):
     lies = Lies.to_all(torch.zeros(2))
     mask = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)))
-    table = lies.resolve(heard_by_all(n), mask)
+    table = lies_received(lies, heard_by_all(n), mask)
     assert table.dtype == torch.int64
     assert torch.equal(table == 0, mask)
     assert torch.equal(table == -1, ~mask)
@@ -146,7 +147,7 @@ def test_resolve_on_a_large_sparse_graph():
     edges = torch.stack([senders.flatten(), torch.arange(n).repeat_interleave(k)], dim=1)
     lies = Lies.per_edge(edges, torch.zeros(1, 1), torch.zeros(n * k, dtype=torch.int64))
     lies = Lies.join(Lies.per_sender(torch.zeros(n, 1)), lies.along(edges[::2]))
-    table = lies.resolve(senders, torch.ones(n, k, dtype=torch.bool))
+    table = lies_received(lies, senders, torch.ones(n, k, dtype=torch.bool))
     assert torch.equal(table[:, ::2], torch.full((n, k // 2), n))
     assert torch.equal(table[:, 1::2], senders[:, 1::2])
 

@@ -270,7 +270,7 @@ def test_a_failed_copy_leaves_its_sender_another_chance(monkeypatch: pytest.Monk
     """Not every dtype that NumPy takes for floating-point can be copied."""
     copied = iter([False, True])
     monkeypatch.setattr(
-        "equipoise.messages.inbox.is_copied",
+        "equipoise.messages.inbox.copy_values",
         lambda values, row, _: row.copy_(values) is row and next(copied),
     )
     inbox = Inbox.collect([torch.zeros(2), torch.ones(2)], like=torch.zeros(2), senders=[4, 4])

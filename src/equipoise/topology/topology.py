@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise._utils.rng import device_of
 from equipoise._utils.validation import Clients, as_mask, check_count, check_probability, describe, is_floating
-from equipoise.messages import Inbox, Lies, as_lies
+from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
 from equipoise.topology import generators as random_graphs
 from equipoise.topology._edge_formats import by_receiver, check_senders, from_matrix, from_networkx, from_pairs
 
@@ -344,7 +344,7 @@ class Topology:
             raise ValueError("malicious must say which clients may tell the lies, found None")
         others = senders != torch.arange(self.n, device=models.device)[:, None]  # nobody lies to itself
         may_lie = as_mask(malicious, self.n).to(models.device)[senders] & others
-        bank, slots = as_lies(lies, models).substitute(models, senders, mask, may_lie)
+        bank, slots = substitute_lies(as_lies(lies, models), models, senders, mask, may_lie)
         return Inbox(bank, slots, mask, senders, keep_nonfinite)
 
     @cached_property
