@@ -553,7 +553,7 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         (lambda: Topology.random_with_femb(4, 0.0, [0], edges=4), "needs 4 edges on either side, found 3 pairs"),
         (
             lambda: Topology.random_with_femb(4, 0.0, [0], edges=3),
-            "needs an edge between malicious and benign clients to give every client a neighbour, found 0",
+            "needs an edge between malicious and benign clients to give every client a neighbor, found 0",
         ),
         (
             lambda: Topology.random_with_femb(4, 1.0, [0], edges=3),

@@ -122,7 +122,7 @@ class Received:
         return self.slots, self.mask, self.senders
 
     def _check_ids(self) -> None:
-        """Raise unless slots and senders are valid where the mask is True; kernels index by them."""
+        """Raise unless slots and senders are valid where ``mask``; kernels index by them."""
         used = self.slots[self.mask]
         if not used.numel():
             return
