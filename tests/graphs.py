@@ -32,7 +32,9 @@ def both_ways(name: str, n: int, edges: Iterable[tuple[int, int]]) -> Graph:
 
 def regular(n: int, degree: int, seed: int = 0) -> Graph:
     """A random graph where every client has ``degree`` neighbours."""
-    return both_ways(f"regular-{n}-{degree}", n, nx.random_regular_graph(degree, n, seed=seed).edges)
+    return both_ways(
+        f"regular-{n}-{degree}", n, nx.random_regular_graph(degree, n, seed=seed).edges
+    )
 
 
 def complete(n: int) -> Graph:
@@ -42,7 +44,9 @@ def complete(n: int) -> Graph:
 
 def every_degree(n: int) -> Graph:
     """Client i receives from i others, the ones after it: all degrees from 0 to n - 1 in one graph."""
-    return Graph("every-degree", n, tuple(((i + step) % n, i) for i in range(n) for step in range(1, i + 1)))
+    return Graph(
+        "every-degree", n, tuple(((i + step) % n, i) for i in range(n) for step in range(1, i + 1))
+    )
 
 
 GRAPHS = [
@@ -86,7 +90,9 @@ def models_of(graph: Graph, d: int, dtype: torch.dtype, seed: int = 0) -> Tensor
     generator = torch.Generator().manual_seed(1000 * seed + d)
     common = torch.randn(d, generator=generator, dtype=torch.float64)
     spread = 0.02 + 0.5 * torch.rand(graph.n, 1, generator=generator, dtype=torch.float64)
-    return (common + spread * torch.randn(graph.n, d, generator=generator, dtype=torch.float64)).to(dtype)
+    return (common + spread * torch.randn(graph.n, d, generator=generator, dtype=torch.float64)).to(
+        dtype
+    )
 
 
 def random_lies(graph: Graph, models: Tensor, seed: int = 0) -> dict[tuple[int, int], Tensor]:
@@ -107,7 +113,9 @@ def random_lies(graph: Graph, models: Tensor, seed: int = 0) -> dict[tuple[int, 
     return lies
 
 
-def deliver(graph: Graph, models: Tensor, lies: dict[tuple[int, int], Tensor] | None = None, seed: int = 0) -> eq.Inbox:
+def deliver(
+    graph: Graph, models: Tensor, lies: dict[tuple[int, int], Tensor] | None = None, seed: int = 0
+) -> eq.Inbox:
     """The inbox of a graph: models in the first n rows of the bank, lies after them.
 
     Slots are shuffled, so that only ``senders`` tells who sent what, and padding points anywhere.

@@ -40,12 +40,19 @@ class Answer(NamedTuple):
 
 
 def fedavg(
-    own: Vector, messages: Sequence[Message], *, weighted: bool = False, samples: Vector | None = None, **_: Any
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    weighted: bool = False,
+    samples: Vector | None = None,
+    **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal weights unless told otherwise."""
     weights = np.zeros(len(messages))
     for position in present(messages):
-        weights[position] = float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
+        weights[position] = (
+            float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
+        )
     if weights.sum() > 0:
         weights = weights / weights.sum()
     return weighted_sum(own, messages, weights)
@@ -137,7 +144,12 @@ def ubar(
 
 
 def scclip(
-    own: Vector, messages: Sequence[Message], *, tau: float | str = 1.0, mode: str = "difference", **_: Any
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    tau: float | str = 1.0,
+    mode: str = "difference",
+    **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
 
@@ -197,7 +209,9 @@ def balance(
     return mean_of(own, messages, accepted)
 
 
-def balance_median(own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any) -> Answer:
+def balance_median(
+    own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any
+) -> Answer:
     """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; average the w_j with q_j <= min(med q, gamma).
 
     Written without the division, so that own = 0 accepts copies of own only.
@@ -230,19 +244,33 @@ def learn(
         inboxes = exchange(current)
         current = np.stack(
             [
-                combined_update(current[i], inboxes[i], int(tolerated[i]), own_update=own_update, alpha=alpha, client=i)
+                combined_update(
+                    current[i],
+                    inboxes[i],
+                    int(tolerated[i]),
+                    own_update=own_update,
+                    alpha=alpha,
+                    client=i,
+                )
                 for i in range(len(own))
             ]
         )
     intermediate = own - update + current
     inboxes = exchange(intermediate)
     return intermediate, [
-        trimmed_mean(intermediate[i], inboxes[i], tolerated=int(tolerated[i])) for i in range(len(own))
+        trimmed_mean(intermediate[i], inboxes[i], tolerated=int(tolerated[i]))
+        for i in range(len(own))
     ]
 
 
 def combined_update(
-    mine: Vector, messages: Sequence[Message], tolerated: int, *, own_update: str, alpha: float, client: int
+    mine: Vector,
+    messages: Sequence[Message],
+    tolerated: int,
+    *,
+    own_update: str,
+    alpha: float,
+    client: int,
 ) -> Vector:
     """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed.
 
@@ -277,10 +305,14 @@ def reference_all(
 ) -> dict[int, Answer]:
     """The reference for every client (or the given ones), with weights spread over the slots of the inbox."""
     chosen = range(len(own)) if receivers is None else receivers
-    return {i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen}
+    return {
+        i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen
+    }
 
 
-def reference_one(reference: Callable[..., Answer], own: Tensor, inbox: Any, i: int, **inputs: Any) -> Answer:
+def reference_one(
+    reference: Callable[..., Answer], own: Tensor, inbox: Any, i: int, **inputs: Any
+) -> Answer:
     """The reference for receiver ``i`` of an inbox, whose own model is ``own (d,)``."""
     slots = [s for s in range(inbox.mask.shape[1]) if bool(inbox.mask[i, s])]
     answer = reference(array(own), messages_of(inbox, i), **inputs)
@@ -303,7 +335,9 @@ def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
     return mine
 
 
-def _loss_of_client(loss_of: Callable[[Tensor, Tensor], Tensor], i: int) -> Callable[[Vector], Vector]:
+def _loss_of_client(
+    loss_of: Callable[[Tensor, Tensor], Tensor], i: int
+) -> Callable[[Vector], Vector]:
     import torch
 
     def losses(models: Vector) -> Vector:
@@ -323,7 +357,9 @@ def messages_of(inbox: Any, i: int) -> list[Message]:
 
 def present(messages: Sequence[Message]) -> list[int]:
     """The positions of the messages that a rule may look at: those without NaN and infinities."""
-    return [position for position, message in enumerate(messages) if np.isfinite(message.vector).all()]
+    return [
+        position for position, message in enumerate(messages) if np.isfinite(message.vector).all()
+    ]
 
 
 def mean_of(own: Vector, messages: Sequence[Message], positions: Sequence[int]) -> Answer:

@@ -23,10 +23,14 @@ def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **in
     moved = (rule(own, inbox, t=t, total=total, **inputs).model.double() - own.double()).norm(dim=1)
     sizes = own.double().norm(dim=1)
     radius = balance_limit(rule, t, total) * sizes
-    assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), f"moved by {moved}, allowed {radius}"
+    assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), (
+        f"moved by {moved}, allowed {radius}"
+    )
 
 
-def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
+def balance_accepts(
+    rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any
+) -> None:
     """Accepted is what is within the threshold, each with the same weight, whatever else was sent."""
     weights = rule(own, inbox, t=t, total=total, **inputs).weights
     fraction = balance_limit(rule, t, total)
@@ -36,14 +40,20 @@ def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **
         radius = fraction * own[i].double().norm()
         slack = 1e-6 * radius
         assert not (accepted & ~inbox.mask[i]).any(), f"client {i} accepted a hidden slot"
-        assert (distances[accepted] <= radius + slack).all(), f"client {i} accepted a message that is too far"
+        assert (distances[accepted] <= radius + slack).all(), (
+            f"client {i} accepted a message that is too far"
+        )
         rejected = inbox.mask[i] & ~accepted
-        assert not (distances[rejected] <= radius - slack).any(), f"client {i} rejected a message that is close"
+        assert not (distances[rejected] <= radius - slack).any(), (
+            f"client {i} rejected a message that is close"
+        )
         share = torch.full_like(weights[i][accepted], 1 / max(1, int(accepted.sum())))
         require_same_weights(weights[i][accepted], share, f"client {i}")
 
 
-def accepts_less_later(rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int) -> None:
+def accepts_less_later(
+    rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int
+) -> None:
     """What is accepted in a later round would have been accepted earlier: Balance."""
     early, late = (rule(own, inbox, t=t, total=total).weights > 0 for t in (earlier, later))
     assert not (late & ~early).any(), "a later round accepted more"
@@ -63,4 +73,6 @@ def to_own_norm(own: Tensor, messages: Tensor) -> Tensor:
 
 def at_most_own_norm(own: Tensor, messages: Tensor) -> Tensor:
     """What SCClip(mode="norm") averages: messages, those that are longer than own shortened to its norm."""
-    return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(max=1.0)
+    return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(
+        max=1.0
+    )

@@ -1,4 +1,4 @@
-"""flatten, unflatten, and both for many: nothing is lost, reordered, or written where it does not belong."""
+"""Modules to vectors and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 import equipoise as eq
+from tests.modules import same, values
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -58,18 +59,14 @@ def modules(draw: st.DrawFn) -> nn.Module:
     """Modules of random parameters: any number of dimensions and elements, dtypes, memory formats, frozen or not."""
     module = nn.ParameterDict()
     for i in range(draw(st.integers(1, 4))):
-        x = torch.randn(draw(st.lists(st.integers(0, 4), max_size=4))).to(draw(st.sampled_from(FLOATS)))
+        x = torch.randn(draw(st.lists(st.integers(0, 4), max_size=4))).to(
+            draw(st.sampled_from(FLOATS))
+        )
         order = draw(st.permutations(range(x.dim())))
-        module[f"p{i}"] = nn.Parameter(x.permute(*order) if order else x, requires_grad=draw(st.booleans()))
+        module[f"p{i}"] = nn.Parameter(
+            x.permute(*order) if order else x, requires_grad=draw(st.booleans())
+        )
     return module
-
-
-def values(module: nn.Module) -> list[Tensor]:
-    return [x.detach().clone() for x in [*module.parameters(), *module.buffers()]]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 class TestFlatten:
@@ -111,7 +108,9 @@ class TestFlatten:
         module = nn.Sequential(*(nn.Linear(3, 2).to(dtype) for dtype in dtypes))
         vector = eq.flatten(module)
         assert vector.dtype == widest
-        assert torch.equal(vector, torch.cat([x.detach().flatten().to(widest) for x in module.parameters()]))
+        assert torch.equal(
+            vector, torch.cat([x.detach().flatten().to(widest) for x in module.parameters()])
+        )
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
     def test_device_is_kept(self) -> None:
@@ -160,7 +159,9 @@ class TestUnflatten:
 
     @given(modules())
     def test_is_undone_by_flatten(self, module: nn.Module) -> None:
-        vector = torch.arange(sum(x.numel() for x in module.parameters())) % 128  # exact in every dtype
+        vector = (
+            torch.arange(sum(x.numel() for x in module.parameters())) % 128
+        )  # exact in every dtype
         flat = eq.flatten(eq.unflatten(vector.double(), module))
         assert torch.equal(flat, vector.to(flat.dtype))
 
@@ -227,7 +228,10 @@ class TestUnflatten:
     def test_the_optimizer_goes_on(self) -> None:
         module = eq.unflatten(torch.zeros(3), nn.Linear(2, 1))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
-        for start, expected in ((10.0, 9.9), (20.0, 19.85)):  # momentum: a step of 0.1, then of 0.15
+        for start, expected in (
+            (10.0, 9.9),
+            (20.0, 19.85),
+        ):  # momentum: a step of 0.1, then of 0.15
             eq.unflatten(torch.full((3,), start), module)
             optimizer.zero_grad()
             module(torch.ones(2)).sum().backward()
@@ -284,8 +288,14 @@ class TestStackModels:
                 nn.Linear(3, 2).double(),
                 r"expected parameter 'weight', float32 .*, found parameter 'weight', float64 \(2, 3\)",
             ),
-            (nn.Linear(3, 2, bias=False), r"expected parameter 'bias', float32 \(2,\) on cpu, found no more"),
-            (nn.Sequential(nn.Linear(3, 2)), "expected parameter 'weight', .* found parameter '0.weight'"),
+            (
+                nn.Linear(3, 2, bias=False),
+                r"expected parameter 'bias', float32 \(2,\) on cpu, found no more",
+            ),
+            (
+                nn.Sequential(nn.Linear(3, 2)),
+                "expected parameter 'weight', .* found parameter '0.weight'",
+            ),
             (nn.ReLU(), r"modules\[1\] must have parameters, found none in ReLU"),
             (None, r"modules\[1\] must be a torch.nn.Module, found NoneType"),
         ],
@@ -297,12 +307,17 @@ class TestStackModels:
     def test_one_parameter_more(self) -> None:
         text = r"modules\[2\] must have .*, expected no more, found parameter 'bias', float32 \(2,\) on cpu"
         with pytest.raises(ValueError, match=text):
-            eq.stack_models([nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False), nn.Linear(3, 2)])
+            eq.stack_models(
+                [nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False), nn.Linear(3, 2)]
+            )
 
     def test_buffers_count_only_on_request(self) -> None:
         clients = [nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False)]
         assert eq.stack_models(clients).shape == (2, 4)
-        with pytest.raises(ValueError, match=r"expected buffer 'running_mean', float32 \(2,\) on cpu, found no more"):
+        with pytest.raises(
+            ValueError,
+            match=r"expected buffer 'running_mean', float32 \(2,\) on cpu, found no more",
+        ):
             eq.stack_models(clients, buffers=True)
 
 
@@ -326,10 +341,22 @@ class TestUnstackModels:
     @pytest.mark.parametrize(
         ("models", "make", "text"),
         [
-            ([[0.0] * 8], lambda: [nn.Linear(3, 2)], r"models must be .* shape \(n, d\), found list"),
+            (
+                [[0.0] * 8],
+                lambda: [nn.Linear(3, 2)],
+                r"models must be .* shape \(n, d\), found list",
+            ),
             (torch.zeros(8), lambda: [nn.Linear(3, 2)], r"found float32 \(8,\)"),
-            (torch.zeros(1, 8, dtype=torch.int64), lambda: [nn.Linear(3, 2)], r"found int64 \(1, 8\)"),
-            (torch.zeros(1, 8), lambda: nn.Linear(3, 2), "several modules, found Linear; unflatten takes one"),
+            (
+                torch.zeros(1, 8, dtype=torch.int64),
+                lambda: [nn.Linear(3, 2)],
+                r"found int64 \(1, 8\)",
+            ),
+            (
+                torch.zeros(1, 8),
+                lambda: nn.Linear(3, 2),
+                "several modules, found Linear; unflatten takes one",
+            ),
             (torch.zeros(0, 8), list, "at least one module, found none"),
             (
                 torch.zeros(3, 8),
@@ -356,104 +383,13 @@ class TestUnstackModels:
         assert same(values(clients[0]), before)
 
 
-def with_integer_parameter() -> nn.Module:
-    return nn.ParameterDict({"a": torch.ones(1), "b": nn.Parameter(torch.ones(2).int(), requires_grad=False)})
+pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 
-def with_complex_buffer() -> nn.Module:
-    module = nn.Linear(1, 1)
-    module.register_buffer("phase", torch.ones(1, dtype=torch.complex64))
-    return module
-
-
-BAD_MODULES = [
-    (nn.ReLU, False, "module must have parameters, found none in ReLU"),
-    (lambda: nn.BatchNorm1d(2, affine=False), True, "module must have parameters, found none in BatchNorm1d"),
-    (lambda: torch.zeros(3), False, r"module must be a torch.nn.Module, found float32 \(3,\)"),
-    (
-        lambda: nn.Sequential(nn.Linear(1, 1), nn.LazyLinear(2)),
-        False,
-        "module must be initialized, found parameter '1.weight' without values",
-    ),
-    (
-        lambda: nn.Sequential(nn.Linear(1, 1), nn.LazyBatchNorm1d(affine=False)),
-        True,
-        "module must be initialized, found buffer '1.running_mean' without values",
-    ),
-    (
-        lambda: nn.Linear(1, 1, device="meta"),
-        False,
-        "module must be initialized, found parameter 'weight' without values",
-    ),
-    (
-        with_integer_parameter,
-        False,
-        r"module must have floating-point parameters, found parameter 'b', int32 \(2,\) on cpu",
-    ),
-    (
-        lambda: nn.Linear(2, 1, dtype=torch.complex64),
-        False,
-        r"module must have floating-point parameters, found parameter 'weight', complex64 \(1, 2\) on cpu",
-    ),
-    (
-        with_complex_buffer,
-        True,
-        r"module must have floating-point buffers, found buffer 'phase', complex64 \(1,\) on cpu",
-    ),
-]
-
-
-@pytest.mark.parametrize(("make", "buffers", "text"), BAD_MODULES)
-def test_bad_modules(make: Any, buffers: bool, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        eq.flatten(make(), buffers=buffers)
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(torch.zeros(1), make(), buffers=buffers)
-
-
-def test_a_complex_buffer_does_not_matter_unless_asked_for() -> None:
-    assert eq.flatten(with_complex_buffer()).shape == (2,)
-
-
-def test_parameters_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))
-    monkeypatch.setattr(Tensor, "is_meta", False)  # a device that every machine has, taken for one with memory
-    text = r"module must be on one device, expected cpu, found parameter '1.weight', float32 \(1, 1\) on meta"
-    with pytest.raises(ValueError, match=text):
-        eq.flatten(module)
-
-
-@pytest.mark.parametrize(
-    ("length", "place"),
-    [
-        (0, "ends at parameter '0.weight', which takes elements 0 to 5"),
-        (5, "ends at parameter '0.weight', which takes elements 0 to 5"),
-        (6, "ends at parameter '0.bias', which takes elements 6 to 7"),
-        (9, "ends at parameter '1.weight', which takes elements 8 to 9"),
-        (12, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
-        (13, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
-        (17, "goes on after the last buffer, '1.running_var'"),
-    ],
-)
-def test_vector_of_wrong_length(length: int, place: str) -> None:
-    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    before = values(module)
-    text = f"vector must have 16 elements, one per parameter of module, found {length}: it {place}"
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(torch.full((length,), 9.0), module, buffers=True)
-    assert same(values(module), before), "nothing may be written before everything is checked"
-
-
-@pytest.mark.parametrize(
-    ("vector", "found"),
-    [
-        (torch.zeros(8, dtype=torch.int64), r"int64 \(8,\)"),
-        (torch.zeros(8, dtype=torch.complex64), r"complex64 \(8,\)"),
-        (torch.zeros(1, 8), r"float32 \(1, 8\)"),
-        ([0.0] * 8, "list"),
-    ],
-)
-def test_bad_vectors(vector: Any, found: str) -> None:
-    text = rf"vector must be a floating-point tensor of shape \(d,\), found {found}"
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(vector, nn.Linear(3, 2))
+def test_modules_that_share_memory_cannot_hold_two_models() -> None:
+    first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    second.weight = torch.nn.Parameter(first.weight.data)
+    with pytest.raises(
+        ValueError, match="modules must not share parameters, found parameter 'weight' of modules"
+    ):
+        eq.unstack_models(torch.zeros(2, 3), [first, second])

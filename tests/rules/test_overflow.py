@@ -59,7 +59,9 @@ def models(draw: st.DrawFn, least: int = 1, most: int = 40) -> Tensor:
     shape = draw(st.integers(least, most)), draw(st.sampled_from([1, 3, 70]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     kinds = draw(st.lists(st.sampled_from(SHARES), min_size=1, max_size=3))
-    shares = torch.tensor(kinds, dtype=torch.float64)[torch.randint(len(kinds), shape, generator=generator)]
+    shares = torch.tensor(kinds, dtype=torch.float64)[
+        torch.randint(len(kinds), shape, generator=generator)
+    ]
     if dtype == torch.float64 and draw(st.booleans()):
         shares[:, 1:] = 0  # so that norms fit, and messages are present
     return (shares * torch.finfo(dtype).max).to(dtype)
@@ -104,13 +106,17 @@ def test_aggregates_of_all_clients_stay_in_range(rule: Any, complete: bool, own:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.Median(), eq.SCClip(tau="median")])
+@pytest.mark.parametrize(
+    "rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.Median(), eq.SCClip(tau="median")]
+)
 def test_mean_of_largest_number_is_itself(rule: Any, dtype: torch.dtype) -> None:
     for count in range(1, 41):
         for sign in (1, -1):
             received = torch.full((count, 1), sign * torch.finfo(dtype).max, dtype=dtype)
             found = rule(torch.zeros(1, dtype=dtype), received).model
-            torch.testing.assert_close(found, received[0], rtol=count * torch.finfo(dtype).eps, atol=0)
+            torch.testing.assert_close(
+                found, received[0], rtol=count * torch.finfo(dtype).eps, atol=0
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,7 +137,11 @@ def test_saturation_leaves_infinities_of_own_alone(dtype: torch.dtype) -> None:
     own = torch.full((3, 2), torch.finfo(dtype).max / 2, dtype=dtype)
     own[2] = torch.tensor([torch.inf, 1.0])
     mask = torch.tensor([[True] * 6, [True] * 6, [False] * 6])
-    inbox = eq.Inbox(torch.full((6, 2), torch.finfo(dtype).max / 2, dtype=dtype), torch.arange(6).repeat(3, 1), mask)
+    inbox = eq.Inbox(
+        torch.full((6, 2), torch.finfo(dtype).max / 2, dtype=dtype),
+        torch.arange(6).repeat(3, 1),
+        mask,
+    )
     for rule in (eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.SCClip()):
         found = rule(own, inbox).model
         assert found[:2].isfinite().all()
@@ -178,14 +188,20 @@ def test_scclip_keeps_messages_at_overflowing_radius(tau: Any) -> None:
     tolerated=st.sampled_from([0, 1]),
 )
 @hypothesis_settings
-def test_learn_survives_any_messages(rule: Any, t: int, replies: list[Tensor], share: float, tolerated: int) -> None:
+def test_learn_survives_any_messages(
+    rule: Any, t: int, replies: list[Tensor], share: float, tolerated: int
+) -> None:
     like = replies[0]
     own = torch.zeros_like(like[0])
     update = torch.zeros_like(own)
     update[0] = share * torch.finfo(own.dtype).max
     own[-1] = update[0]
-    answers = iter([reply[:, :1].expand(-1, own.numel()).to(own.dtype) for reply in replies[1:]] + [like])
-    sent, out = eq.run_exchanges(rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update)
+    answers = iter(
+        [reply[:, :1].expand(-1, own.numel()).to(own.dtype) for reply in replies[1:]] + [like]
+    )
+    sent, out = eq.run_exchanges(
+        rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update
+    )
     assert sent.isfinite().all()
     assert out.model.isfinite().all()
 
@@ -227,7 +243,9 @@ def test_learn_survives_agreed_norm_overflow_among_many() -> None:
 
 @every_rule
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ordinary_models_are_summed_once(rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_models_are_summed_once(
+    rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise AssertionError
 

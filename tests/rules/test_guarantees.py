@@ -29,7 +29,9 @@ def losses(models: Tensor, clients: Tensor | None = None) -> Tensor:
 def complete(rule: Any, n: int = 6, **inputs: Any) -> Tensor:
     """The aggregates of n clients that all hear each other."""
     models = torch.arange(float(n))[:, None]
-    out: eq.Aggregated = rule(models, eq.Topology.complete(n).deliver(models), loss_of=losses, **inputs)
+    out: eq.Aggregated = rule(
+        models, eq.Topology.complete(n).deliver(models), loss_of=losses, **inputs
+    )
     return out.model
 
 
@@ -51,7 +53,9 @@ def test_a_warning_names_client_degree_and_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_strict_raises_beyond_the_limit(name: str) -> None:
-    with pytest.raises(ValueError, match=f"at most {MOST[name]} for client 0 with 5 neighbors, found 10"):
+    with pytest.raises(
+        ValueError, match=f"at most {MOST[name]} for client 0 with 5 neighbors, found 10"
+    ):
         RULES[name](tolerated=10, strict=True)(OWN, FIVE, loss_of=losses)
 
 
@@ -67,7 +71,9 @@ def test_beyond_the_limit_less_is_tolerated() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_the_first_client_beyond_is_named(name: str) -> None:
     tolerated = torch.tensor([0, 0, 1, 9, 9, 0])
-    with pytest.warns(eq.GuaranteeWarning, match="for client 3 with 5 neighbors, found 9") as caught:
+    with pytest.warns(
+        eq.GuaranteeWarning, match="for client 3 with 5 neighbors, found 9"
+    ) as caught:
         complete(RULES[name](), tolerated=tolerated)
     assert len(caught) == 1
 
@@ -90,7 +96,9 @@ def test_tolerating_nobody_never_warns() -> None:
 @pytest.mark.parametrize("own_update", ["included", "excluded", "mixed"])
 def test_learn_warns_once_a_round(own_update: Any) -> None:
     rule = eq.LEARN(tolerated=3, own_update=own_update)
-    with pytest.warns(eq.GuaranteeWarning, match="at most 2 for client 0 with 5 neighbors, found 3") as caught:
+    with pytest.warns(
+        eq.GuaranteeWarning, match="at most 2 for client 0 with 5 neighbors, found 3"
+    ) as caught:
         eq.run_exchanges(rule, OWN, lambda sent: FIVE, t=7, update=OWN)
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -99,7 +107,12 @@ def test_learn_warns_once_a_round(own_update: Any) -> None:
 def simulator(rule: Any, **options: Any) -> eq.Simulator:
     models = torch.arange(6.0)[:, None]
     return eq.Simulator(
-        lambda models, t: models + t, eq.Topology.complete(6), rule, models, loss_of=lambda t: losses, **options
+        lambda models, t: models + t,
+        eq.Topology.complete(6),
+        rule,
+        models,
+        loss_of=lambda t: losses,
+        **options,
     )
 
 
@@ -123,7 +136,10 @@ def test_a_run_with_changing_graphs_warns_once() -> None:
     """Though client, degree and limit change from round to round."""
     graphs = [eq.Topology.ring(6), eq.Topology.complete(6), eq.Topology.regular(6, 3)]
     run = eq.Simulator(
-        lambda models, t: models, lambda t: graphs[t % 3], eq.TrimmedMean(tolerated=4), torch.arange(6.0)[:, None]
+        lambda models, t: models,
+        lambda t: graphs[t % 3],
+        eq.TrimmedMean(tolerated=4),
+        torch.arange(6.0)[:, None],
     )
     with pytest.warns(eq.GuaranteeWarning) as caught:
         run.run(9)
@@ -145,7 +161,9 @@ def test_a_loop_prints_one_line() -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONWARNINGS", None)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
+    )
     assert done.stderr.count("GuaranteeWarning") == 1
     assert "<string>:3: GuaranteeWarning: tolerated must be at most 2" in done.stderr
 
@@ -173,12 +191,24 @@ def test_a_message_that_is_not_finite_changes_no_limit() -> None:
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "negative": (eq.Krum, {"tolerated": -1}, "tolerated must be an integer at least 0, found -1"),
     "fraction": (eq.Krum, {"tolerated": 1.5}, "tolerated must be an integer at least 0, found 1.5"),
-    "bool": (eq.TrimmedMean, {"tolerated": True}, "tolerated must be an integer at least 0, found True"),
+    "bool": (
+        eq.TrimmedMean,
+        {"tolerated": True},
+        "tolerated must be an integer at least 0, found True",
+    ),
     "text": (eq.UBAR, {"tolerated": "1"}, "tolerated must be an integer at least 0, found '1'"),
-    "negative LEARN": (eq.LEARN, {"tolerated": -1}, "tolerated must be an integer at least 0, found -1"),
+    "negative LEARN": (
+        eq.LEARN,
+        {"tolerated": -1},
+        "tolerated must be an integer at least 0, found -1",
+    ),
     "strict": (eq.Krum, {"strict": 1}, "strict must be True or False, found 1"),
     "strict UBAR": (eq.UBAR, {"strict": None}, "strict must be True or False, found None"),
-    "own_update": (eq.LEARN, {"own_update": ["mixed"]}, "own_update must be 'included', 'excluded' or 'mixed'"),
+    "own_update": (
+        eq.LEARN,
+        {"own_update": ["mixed"]},
+        "own_update must be 'included', 'excluded' or 'mixed'",
+    ),
     "alpha": (eq.LEARN, {"alpha": "0.5"}, "alpha must be a number from 0 to 1, found '0.5'"),
     "weighted": (eq.FedAvg, {"weighted": "yes"}, "weighted must be True or False, found 'yes'"),
     "weighted FLTrust": (eq.FLTrust, {"weighted": 1}, "weighted must be True or False, found 1"),

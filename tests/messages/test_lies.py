@@ -19,8 +19,15 @@ EVERYBODY = -1
 def row_heard(lies: Lies, sender: int, receiver: int) -> int:
     """The obvious way: look up the addresses from the most to the least specific one."""
     addresses = zip(lies.senders.tolist(), lies.receivers.tolist(), strict=True)
-    row_at = dict(zip(addresses, lies.which.tolist(), strict=True))  # later entries replace earlier ones
-    for address in ((sender, receiver), (EVERYBODY, receiver), (sender, EVERYBODY), (EVERYBODY, EVERYBODY)):
+    row_at = dict(
+        zip(addresses, lies.which.tolist(), strict=True)
+    )  # later entries replace earlier ones
+    for address in (
+        (sender, receiver),
+        (EVERYBODY, receiver),
+        (sender, EVERYBODY),
+        (EVERYBODY, EVERYBODY),
+    ):
         if address in row_at:
             return row_at[address]
     return -1
@@ -54,7 +61,9 @@ def test_resolve_finds_the_most_specific_and_latest_entry(data: st.DataObject, n
 @given(st.data(), st.integers(1, 5))
 def test_resolve_says_minus_one_where_masked(data: st.DataObject, n: int):
     lies = Lies.to_all(torch.zeros(2))
-    mask = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)))
+    mask = torch.tensor(
+        data.draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n))
+    )
     table = lies_received(lies, heard_by_all(n), mask)
     assert table.dtype == torch.int64
     assert torch.equal(table == 0, mask)
@@ -91,7 +100,15 @@ def test_join_replaces_an_equal_address():
 
 
 @pytest.mark.parametrize(
-    "only", [[3, 1], (1, 3), {1, 3}, range(1, 4, 2), torch.tensor([1, 3]), torch.tensor([False, True, False, True])]
+    "only",
+    [
+        [3, 1],
+        (1, 3),
+        {1, 3},
+        range(1, 4, 2),
+        torch.tensor([1, 3]),
+        torch.tensor([False, True, False, True]),
+    ],
 )
 def test_per_sender_limits_who_lies(only):
     rows = torch.randn(4, 2)
@@ -178,11 +195,26 @@ ONE_ROW, NOBODY = torch.zeros(1, 2), torch.tensor([-1])
             lambda: Lies(ONE_ROW, NOBODY[None], NOBODY[None], torch.tensor([[0]])),
             "senders must be an int64 tensor of shape (1,), found int64 (1, 1)",
         ),
-        (lambda: Lies(ONE_ROW, NOBODY.to("meta"), NOBODY), "senders must be on the device of rows, cpu, found meta"),
-        (lambda: Lies(ONE_ROW, torch.tensor([-2]), NOBODY), "senders must be at least -1, found -2"),
-        (lambda: Lies(ONE_ROW, NOBODY, torch.tensor([-3])), "receivers must be at least -1, found -3"),
-        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([1])), "which must be from 0 to 0, found 1"),
-        (lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([-1])), "which must be from 0 to 0, found -1"),
+        (
+            lambda: Lies(ONE_ROW, NOBODY.to("meta"), NOBODY),
+            "senders must be on the device of rows, cpu, found meta",
+        ),
+        (
+            lambda: Lies(ONE_ROW, torch.tensor([-2]), NOBODY),
+            "senders must be at least -1, found -2",
+        ),
+        (
+            lambda: Lies(ONE_ROW, NOBODY, torch.tensor([-3])),
+            "receivers must be at least -1, found -3",
+        ),
+        (
+            lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([1])),
+            "which must be from 0 to 0, found 1",
+        ),
+        (
+            lambda: Lies(ONE_ROW, NOBODY, NOBODY, torch.tensor([-1])),
+            "which must be from 0 to 0, found -1",
+        ),
         (lambda: Lies.per_sender(ONE_ROW, only=[1]), "only must be from 0 to 0, found 1"),
         (lambda: Lies.per_receiver(ONE_ROW, senders=[4]), "senders must be from 0 to 0, found 4"),
         (
@@ -193,12 +225,18 @@ ONE_ROW, NOBODY = torch.zeros(1, 2), torch.tensor([-1])
             lambda: Lies.to_all(torch.zeros(2)).along(torch.zeros(1, 2)),
             "edges must be an int64 tensor of shape (a, 2), found float32 (1, 2)",
         ),
-        (lambda: Lies.per_edge(torch.tensor([[0, -1]]), ONE_ROW), "edges must be at least 0, found -1 to 0"),
+        (
+            lambda: Lies.per_edge(torch.tensor([[0, -1]]), ONE_ROW),
+            "edges must be at least 0, found -1 to 0",
+        ),
         (
             lambda: Lies.per_edge(torch.tensor([[0, 1], [1, 0]]), ONE_ROW),
             "rows must be one per edge without which, expected 2, found 1",
         ),
-        (lambda: Lies.to_all(ONE_ROW), "row must be a floating-point tensor of shape (d,), found float32 (1, 2)"),
+        (
+            lambda: Lies.to_all(ONE_ROW),
+            "row must be a floating-point tensor of shape (d,), found float32 (1, 2)",
+        ),
         (lambda: Lies.join(), "lies must be at least one Lies to join, found none"),
         (
             lambda: Lies.join(Lies.to_all(torch.zeros(2)), Lies.to_all(torch.zeros(3))),
@@ -208,8 +246,14 @@ ONE_ROW, NOBODY = torch.zeros(1, 2), torch.tensor([-1])
             lambda: Lies.join(Lies.to_all(torch.zeros(2)), Lies.to_all(torch.zeros(2).double())),
             "found float32 (1, 2) on cpu, float64 (1, 2) on cpu",
         ),
-        (lambda: resolve_complete(Lies.per_sender(torch.zeros(4, 1)), 3), "senders of lies must be from -1 to 2"),
-        (lambda: resolve_complete(Lies.per_receiver(torch.zeros(4, 1)), 3), "receivers of lies must be from -1 to 2"),
+        (
+            lambda: resolve_complete(Lies.per_sender(torch.zeros(4, 1)), 3),
+            "senders of lies must be from -1 to 2",
+        ),
+        (
+            lambda: resolve_complete(Lies.per_receiver(torch.zeros(4, 1)), 3),
+            "receivers of lies must be from -1 to 2",
+        ),
     ],
 )
 def test_bad_lies_say_what_was_expected(make, message: str):

@@ -29,14 +29,26 @@ many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 TALKATIVE = {name: Answered(rule) for name, rule in LEARNS.items()}
-WEIGHTED = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)}
+WEIGHTED = {
+    name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)
+}
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTRED = {
-    name: rule for name, rule in RULES.items() if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
-} | {name: rule for name, rule in RULES.items() if isinstance(rule, eq.SCClip) and rule.mode == "difference"}
+    name: rule
+    for name, rule in RULES.items()
+    if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
+} | {
+    name: rule
+    for name, rule in RULES.items()
+    if isinstance(rule, eq.SCClip) and rule.mode == "difference"
+}
 ISOTROPIC = {name: rule for name, rule in RULES.items() if rule.isotropic}
-CLIPPING = {name: rule for name, rule in CENTRED.items() if isinstance(rule, eq.SCClip) and isinstance(rule.tau, float)}
+CLIPPING = {
+    name: rule
+    for name, rule in CENTRED.items()
+    if isinstance(rule, eq.SCClip) and isinstance(rule.tau, float)
+}
 SHORTENING = {name: RULES[name] for name in ("fltrust", "fltrust-plain", "scclip-norm")}
 
 
@@ -93,7 +105,9 @@ def test_balance_accepts_less_later(rule: Any, case: Round, both: list[int]) -> 
 @given(rounds(whole=False))
 def test_balance_without_decay_ignores_the_round(case: Round) -> None:
     rule = eq.Balance(gamma=0.4, kappa=0.0)
-    assert torch.equal(rule(case.own, case.inbox).model, rule(case.own, case.inbox, t=7, total=8).model)
+    assert torch.equal(
+        rule(case.own, case.inbox).model, rule(case.own, case.inbox, t=7, total=8).model
+    )
 
 
 @many
@@ -115,7 +129,8 @@ NOT_PROMISED = {"agreement": ("ubar-own", "scclip-0.25"), "weights_explain": tup
 
 
 @pytest.mark.parametrize(
-    ("law", "name"), [(law, name) for law in LAWS for name in RULES if name not in NOT_PROMISED.get(law, ())]
+    ("law", "name"),
+    [(law, name) for law in LAWS for name in RULES if name not in NOT_PROMISED.get(law, ())],
 )
 def test_rules_obey(law: str, name: str) -> None:
     check_rule(RULES[name], laws=[law], examples=16 if law == "kept" else 10)
@@ -137,10 +152,16 @@ def test_written_to_out(rule: Any, case: Round) -> None:
 @pytest.mark.parametrize(
     ("out", "found"),
     [
-        (lambda own: torch.empty(3), "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)"),
+        (
+            lambda own: torch.empty(3),
+            "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)",
+        ),
         (lambda own: torch.empty(4, dtype=torch.float64), "found float64 (4,)"),
         (lambda own: [0.0] * 4, "found list"),
-        (lambda own: own, "out must have memory of its own, found that of own, of a message or of a round input"),
+        (
+            lambda own: own,
+            "out must have memory of its own, found that of own, of a message or of a round input",
+        ),
         (lambda own: torch.empty(4, requires_grad=True), "out must not require gradients"),
     ],
 )
@@ -153,7 +174,9 @@ def test_out_must_be_like_own_and_elsewhere(out: Any, found: str) -> None:
 @a_few
 @given(rounds(), st.integers(0, 2**31))
 def test_rules_of_every_client(case: Round, seed: int) -> None:
-    choice = torch.randint(len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed))
+    choice = torch.randint(
+        len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed)
+    )
     rule = eq.PerClient([list(RULES.values())[i] for i in choice.tolist()])
     for law in (laws.batch, laws.padding, laws.starvation, laws.consensus, laws.purity, laws.kept):
         law(rule, case.own, case.inbox, **case.inputs)
@@ -245,7 +268,12 @@ def test_the_aggregate_is_no_longer_than_own(rule: Any, case: Round) -> None:
 
 @each({"trimmed-mean": eq.TrimmedMean(), "median": eq.Median()})
 @many
-@given(rounds(), st.integers(0, 5), st.integers(0, 3), st.sampled_from([math.nan, -math.inf, -3e38, -7.0, 0.0, 1e30]))
+@given(
+    rounds(),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.sampled_from([math.nan, -math.inf, -3e38, -7.0, 0.0, 1e30]),
+)
 def test_order_statistics_stay_between_benign_extremes(
     rule: Any, case: Round, count: int, spare: int, value: float
 ) -> None:
@@ -281,5 +309,8 @@ def test_ubar_never_averages_a_worse_model(case: Round, empty: str) -> None:
 @many
 @given(rounds(whole=False), st.floats(0.01, 10), st.floats(0.01, 10))
 def test_clipping_is_monotone_in_tau(case: Round, one: float, other: float) -> None:
-    near, far = (replace(eq.SCClip(), tau=tau)(case.own, case.inbox).weights.double() for tau in sorted([one, other]))
+    near, far = (
+        replace(eq.SCClip(), tau=tau)(case.own, case.inbox).weights.double()
+        for tau in sorted([one, other])
+    )
     assert (near <= far * (1 + 1e-6)).all()

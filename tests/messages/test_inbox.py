@@ -55,7 +55,9 @@ def test_of_shares_the_bank(chosen: int | torch.Tensor, looked_at_before: bool) 
 def test_collect_casts_flattens_and_names_senders() -> None:
     own = torch.zeros(4, dtype=torch.float32)
     inbox = Inbox.collect(
-        [torch.ones(2, 2, dtype=torch.float64), torch.full((4,), 1e300, dtype=torch.float64)], like=own, senders=[7, 3]
+        [torch.ones(2, 2, dtype=torch.float64), torch.full((4,), 1e300, dtype=torch.float64)],
+        like=own,
+        senders=[7, 3],
     )
     assert inbox.senders.tolist() == [[7, 3]]
     assert inbox.bank.dtype == torch.float32
@@ -99,12 +101,24 @@ def test_collect_nothing() -> None:
     ("arguments", "text"),
     [
         ({"bank": torch.zeros(3)}, r"bank must be .* shape \(m, d\), found float32 \(3,\)"),
-        ({"bank": torch.zeros(4, 2, dtype=torch.int32)}, r"bank must be a floating-point .* found int32 \(4, 2\)"),
-        ({"slots": torch.zeros(2, dtype=torch.int64)}, r"slots must be an int64 .* found int64 \(2,\)"),
+        (
+            {"bank": torch.zeros(4, 2, dtype=torch.int32)},
+            r"bank must be a floating-point .* found int32 \(4, 2\)",
+        ),
+        (
+            {"slots": torch.zeros(2, dtype=torch.int64)},
+            r"slots must be an int64 .* found int64 \(2,\)",
+        ),
         ({"slots": SLOTS.int()}, r"slots must be an int64 .* found int32 \(2, 3\)"),
         ({"mask": MASK[:1]}, r"mask must be a bool tensor of shape \(2, 3\), found bool \(1, 3\)"),
-        ({"mask": MASK.int()}, r"mask must be a bool tensor of shape \(2, 3\), found int32 \(2, 3\)"),
-        ({"senders": SLOTS[:, :2]}, r"senders must be an int64 tensor of shape \(2, 3\), found int64 \(2, 2\)"),
+        (
+            {"mask": MASK.int()},
+            r"mask must be a bool tensor of shape \(2, 3\), found int32 \(2, 3\)",
+        ),
+        (
+            {"senders": SLOTS[:, :2]},
+            r"senders must be an int64 tensor of shape \(2, 3\), found int64 \(2, 2\)",
+        ),
         ({"bank": BANK.to("meta")}, r"must be on one device, found \['cpu', 'meta'\]"),
         ({"slots": SLOTS + 1}, r"slots must be rows of the bank, 0 to 3, found 1 to 4"),
         ({"slots": SLOTS - 1}, r"slots must be rows of the bank, 0 to 3, found -1 to 2"),
@@ -121,21 +135,33 @@ def test_collect_reads_arrays_and_bytes(dtype: torch.dtype) -> None:
     raw = model.view(torch.uint8).numpy().tobytes()
     array = np.array([1.0, -2.0, 0.5])
     array.flags.writeable = False
-    unreadable = [raw[:-1], b"", np.array(["a", "b", "c"]), np.array([1, 2, 3]), np.zeros(2), array.astype(object)]
+    unreadable = [
+        raw[:-1],
+        b"",
+        np.array(["a", "b", "c"]),
+        np.array([1, 2, 3]),
+        np.zeros(2),
+        array.astype(object),
+    ]
     inbox = Inbox.collect(
-        [raw, bytearray(raw), array, array[::-1][::-1], *unreadable], like=torch.zeros(3, dtype=dtype)
+        [raw, bytearray(raw), array, array[::-1][::-1], *unreadable],
+        like=torch.zeros(3, dtype=dtype),
     )
     assert inbox.mask.tolist() == [[True] * 4 + [False] * 6]
     assert all(torch.equal(row, model) for row in inbox.bank[:4])
 
 
-@pytest.mark.parametrize("rule", [FedAvg(), Krum(0), Median()], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [FedAvg(), Krum(0), Median()], ids=lambda rule: type(rule).__name__
+)
 def test_who_speaks_more_often_is_heard_once(rule: Any) -> None:
     own, lie = torch.zeros(3), torch.full((3,), 9.0)
     honest = [torch.ones(3), torch.full((3,), 1.1), torch.full((3,), 1.2)]
     once = Inbox.collect([*honest, lie], like=own, senders=[1, 2, 3, 9])
     often = Inbox.collect(
-        [*honest, "rubbish", lie, lie, 2 * lie], like=own, senders=torch.tensor([1, 2, 3, 9, 9, 9, 9])
+        [*honest, "rubbish", lie, lie, 2 * lie],
+        like=own,
+        senders=torch.tensor([1, 2, 3, 9, 9, 9, 9]),
     )
     assert often.mask.tolist() == [[True, True, True, False, True, False, False]]
     assert torch.equal(rule(own, often).model, rule(own, once).model)
@@ -144,8 +170,14 @@ def test_who_speaks_more_often_is_heard_once(rule: Any) -> None:
 @pytest.mark.parametrize(
     ("messages", "text"),
     [
-        ({1: torch.ones(2)}, r"messages must be one for each sender, found dict; messages\.values\(\), with senders="),
-        (torch.ones(2), r"messages must be a list of messages, found float32 \(2,\); \[message\] is one"),
+        (
+            {1: torch.ones(2)},
+            r"messages must be one for each sender, found dict; messages\.values\(\), with senders=",
+        ),
+        (
+            torch.ones(2),
+            r"messages must be a list of messages, found float32 \(2,\); \[message\] is one",
+        ),
         (np.ones(2), "messages must be a list of messages, found "),
         (b"12345678", "messages must be a list of messages, found "),
         ("gossip", "messages must be a list of messages, found "),
@@ -158,16 +190,22 @@ def test_collect_tells_mistakes_of_the_caller_from_those_of_peers(messages: Any,
 
 
 def test_collect_takes_ids_that_fit_a_tensor() -> None:
-    with pytest.raises(ValueError, match=r"senders must be an integer from 0 to 9223372036854775807, found 1180591"):
+    with pytest.raises(
+        ValueError, match=r"senders must be an integer from 0 to 9223372036854775807, found 1180591"
+    ):
         Inbox.collect([torch.ones(2)], like=torch.zeros(2), senders=[2**70])
 
 
 def test_collect_wants_one_sender_per_message() -> None:
-    with pytest.raises(ValueError, match="senders must name one client per message, expected 2, found 1"):
+    with pytest.raises(
+        ValueError, match="senders must name one client per message, expected 2, found 1"
+    ):
         Inbox.collect([torch.ones(2), torch.ones(2)], like=torch.ones(2), senders=[1])
 
 
-@pytest.mark.parametrize("rule", [FedAvg(), Balance(kappa=0), Krum(1), Median()], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [FedAvg(), Balance(kappa=0), Krum(1), Median()], ids=lambda rule: type(rule).__name__
+)
 def test_a_graph_remembers_its_edges_but_never_its_messages(rule: Aggregator) -> None:
     graph, models = Topology.regular(20, 10, seed=0), torch.randn(20, 700)
     for change in (1.0, 2.0, torch.nan, 3.0):

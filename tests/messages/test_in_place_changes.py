@@ -87,7 +87,9 @@ def test_rules_notice_changed_slots_and_mask(rule: Any) -> None:
     slots[0, 0] = 0
     mask[1] = False
     found = rule(own, inbox, **inputs(own))
-    expected = rule(own, eq.Inbox(inbox.bank, slots.clone(), mask.clone(), GRAPH.senders), **inputs(own))
+    expected = rule(
+        own, eq.Inbox(inbox.bank, slots.clone(), mask.clone(), GRAPH.senders), **inputs(own)
+    )
     assert torch.equal(found.model, expected.model)
     assert torch.equal(found.model[1], own[1])
 

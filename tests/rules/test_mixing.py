@@ -58,7 +58,9 @@ def test_close_to_the_exact_value_and_between_the_operands(
     own, model = torch.tensor(pairs, dtype=torch.float64).to(dtype).unbind(1)
     mixed = eq.mix(own, model, alpha)
     # The sum of two products: each rounding, and that of the weights, is relative to the larger operand.
-    tolerance = max(4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps, torch.finfo(dtype).eps)
+    tolerance = max(
+        4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps, torch.finfo(dtype).eps
+    )
     for x, y, z in zip(own.tolist(), model.tolist(), mixed.tolist(), strict=True):
         exact = Fraction(alpha) * Fraction(x) + (1 - Fraction(alpha)) * Fraction(y)
         assert abs(Fraction(z) - exact) <= tolerance * max(abs(x), abs(y)) + torch.finfo(dtype).tiny
@@ -78,7 +80,9 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("per_client", [False, True])
-def test_alpha_zero_and_one_take_nothing_of_the_other(dtype: torch.dtype, value: float, per_client: bool) -> None:
+def test_alpha_zero_and_one_take_nothing_of_the_other(
+    dtype: torch.dtype, value: float, per_client: bool
+) -> None:
     good = torch.tensor([[1.1, -0.0, torch.finfo(dtype).max, torch.finfo(dtype).tiny]]).to(dtype)
     bad = torch.full_like(good, value)
     one, zero = (torch.tensor([1.0]), torch.tensor([0.0])) if per_client else (1.0, 0.0)
@@ -181,7 +185,10 @@ def test_no_gradient() -> None:
             torch.ones(2, 1),
             r"alpha must be a number or a tensor of shape \(2,\) for own of shape \(2, 3\), found float32 \(2, 1\)",
         ),
-        (torch.tensor([0, 1]), r"alpha must be a number or a floating-point tensor, found int64 \(2,\)"),
+        (
+            torch.tensor([0, 1]),
+            r"alpha must be a number or a floating-point tensor, found int64 \(2,\)",
+        ),
         (None, "alpha must be a number or a floating-point tensor, found NoneType"),
         ("0.5", "alpha must be a number or a floating-point tensor, found str"),
     ],
@@ -192,26 +199,60 @@ def test_bad_alpha(alpha: Any, text: str) -> None:
 
 
 def test_one_client_has_one_alpha() -> None:
-    with pytest.raises(ValueError, match=r"alpha must be a number for own of shape \(3,\), found float32 \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"alpha must be a number for own of shape \(3,\), found float32 \(3,\)"
+    ):
         eq.mix(torch.zeros(3), torch.zeros(3), torch.zeros(3))
 
 
 @pytest.mark.parametrize(
     ("own", "model", "text"),
     [
-        (torch.zeros(3), torch.zeros(4), r"model must be like own, float32 \(3,\), found float32 \(4,\)"),
-        (torch.zeros(2, 3), torch.zeros(3), r"model must be like own, float32 \(2, 3\), found float32 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3).double(), r"model must be like own, float32 \(3,\), found float64 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3, device="meta"), "model must be on the device of own, cpu, found meta"),
-        (torch.zeros(3).int(), torch.zeros(3), r"own must be a floating-point tensor .*\(n, d\), found int32 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3).int(), r"model must be a floating-point tensor .*\(n, d\), found int32 \(3,\)"),
-        (torch.zeros(3).cfloat(), torch.zeros(3), r"own must be a floating-point tensor .*, found complex64 \(3,\)"),
+        (
+            torch.zeros(3),
+            torch.zeros(4),
+            r"model must be like own, float32 \(3,\), found float32 \(4,\)",
+        ),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(3),
+            r"model must be like own, float32 \(2, 3\), found float32 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3).double(),
+            r"model must be like own, float32 \(3,\), found float64 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3, device="meta"),
+            "model must be on the device of own, cpu, found meta",
+        ),
+        (
+            torch.zeros(3).int(),
+            torch.zeros(3),
+            r"own must be a floating-point tensor .*\(n, d\), found int32 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3).int(),
+            r"model must be a floating-point tensor .*\(n, d\), found int32 \(3,\)",
+        ),
+        (
+            torch.zeros(3).cfloat(),
+            torch.zeros(3),
+            r"own must be a floating-point tensor .*, found complex64 \(3,\)",
+        ),
         (
             torch.zeros(()),
             torch.zeros(()),
             r"own must be a floating-point tensor of shape \(d,\) or \(n, d\), found float32 \(\)",
         ),
-        (torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), r"own must be a floating-point .* found float32 \(1, 2, 3\)"),
+        (
+            torch.zeros(1, 2, 3),
+            torch.zeros(1, 2, 3),
+            r"own must be a floating-point .* found float32 \(1, 2, 3\)",
+        ),
         ([0.0], torch.zeros(1), "own must be a floating-point tensor .* found list"),
     ],
 )
@@ -227,4 +268,6 @@ def test_nothing_but_the_result_is_large(dtype: torch.dtype) -> None:
         eq.mix(own, model, 0.3)
     allocated = [event.self_cpu_memory_usage for event in profile.events()]
     assert allocated
-    assert not [size for size in allocated if size > 2 << 20]  # the result itself is not allocated by torch
+    assert not [
+        size for size in allocated if size > 2 << 20
+    ]  # the result itself is not allocated by torch

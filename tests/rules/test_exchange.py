@@ -10,7 +10,11 @@ import equipoise as eq
 
 
 def test_a_plain_rule_is_lifted() -> None:
-    rule, own, received = eq.Balance(), torch.tensor([3.0, 4.0]), torch.tensor([[3.0, 4.5], [9.0, 9.0]])
+    rule, own, received = (
+        eq.Balance(),
+        torch.tensor([3.0, 4.0]),
+        torch.tensor([[3.0, 4.5], [9.0, 9.0]]),
+    )
     sent: list[Tensor] = []
 
     def exchange(messages: Tensor) -> Tensor:
@@ -31,7 +35,9 @@ def test_a_multi_exchange_rule_is_left_alone() -> None:
     assert isinstance(eq.Median(), eq.Aggregator)
 
 
-@pytest.mark.parametrize(("t", "exchanges"), [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (2**20, 22)])
+@pytest.mark.parametrize(
+    ("t", "exchanges"), [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (2**20, 22)]
+)
 def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
     """ceil(log2(t + 1)) exchanges of updates and one of models."""
     count = 0
@@ -52,24 +58,42 @@ def test_learn_needs_its_inputs() -> None:
     with pytest.raises(TypeError, match=r"LEARN needs t and update: pass t=\.\.\., update=\.\.\."):
         eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
     with pytest.raises(TypeError, match="needs tolerated"):
-        eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"):
-        eq.run_exchanges(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2))
+        eq.run_exchanges(
+            eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1)
+        )
+    with pytest.raises(
+        ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"
+    ):
+        eq.run_exchanges(
+            eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2)
+        )
     with pytest.raises(ValueError, match="t must be an integer at least 0, found -1"):
-        eq.run_exchanges(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1))
-    with pytest.raises(ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"):
+        eq.run_exchanges(
+            eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1)
+        )
+    with pytest.raises(
+        ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"
+    ):
         eq.LEARN(own_update="maybe")  # type: ignore[arg-type]
 
 
 def test_learn_strict_counts_own_where_it_is_included() -> None:
     own, update = torch.zeros(1), torch.zeros(1)
-    for own_update, neighbours, fine in [("included", 3, True), ("included", 2, False), ("excluded", 2, False)]:
+    for own_update, neighbours, fine in [
+        ("included", 3, True),
+        ("included", 2, False),
+        ("excluded", 2, False),
+    ]:
         rule = eq.LEARN(tolerated=1, own_update=own_update, strict=True)  # type: ignore[arg-type]
         if fine:
-            eq.run_exchanges(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+            eq.run_exchanges(
+                rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update
+            )
         else:
             with pytest.raises(ValueError, match=r"tolerated must be at most \d for client 0"):
-                eq.run_exchanges(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+                eq.run_exchanges(
+                    rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update
+                )
 
 
 @pytest.mark.parametrize("lies", [False, True], ids=["honest", "lies"])
