@@ -45,11 +45,11 @@ LEARNS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What one client must compute, and where that is said.
+    """The expected result of one client, and its source.
 
-    ``received`` is a list of messages; ``senders`` their ids, 0, 1, ... if not given. ``weights`` is None for rules
-    that choose coordinate by coordinate; ``beyond`` says that more is tolerated than guaranteed. Sections and equations
-    are those of the BALANCE paper.
+    ``received`` is a list of messages; ``senders`` are their ids, by default 0, 1, ... ``weights``
+    is None for coordinate-wise rules. ``beyond`` says that ``tolerated`` exceeds the guarantee.
+    Sections and equations are those of the BALANCE paper.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True)
 class LearnCase:
-    """Three clients that all hear each other, one parameter each; own = (10, 20, 30), update = (1, 2, 6)."""
+    """A complete graph of three clients with one parameter; own (10, 20, 30), update (1, 2, 6)."""
 
     name: str
     rule: Any

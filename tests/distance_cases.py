@@ -171,7 +171,7 @@ KRUM = [
         SEC6,
         {"tolerated": 0},
     ),
-    # two nearest each, squared: 0 -> 36 + 36 = 72, 202 -> 4 + 81 = 85; not squared it would be 12 against 11
+    # two nearest each, squared: 0 -> 36 + 36 = 72, 202 -> 4 + 81 = 85; not squared: 12 and 11
     Case(
         "squared distances",
         eq.Krum(2),

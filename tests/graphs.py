@@ -1,4 +1,4 @@
-"""Test graphs of every shape, the models of their clients, and inboxes with a lie for every edge."""
+"""Test graphs of all shapes, models of their clients, and inboxes with a lie per edge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def complete(n: int) -> Graph:
 
 
 def every_degree(n: int) -> Graph:
-    """Client i receives from i others, the ones after it: all degrees from 0 to n - 1 in one graph."""
+    """Client i receives from the i clients after it: all degrees from 0 to n - 1 in one graph."""
     return Graph(
         "every-degree", n, tuple(((i + step) % n, i) for i in range(n) for step in range(1, i + 1))
     )
@@ -62,7 +62,7 @@ GRAPHS = [
     Graph("single", 1, ()),
 ]
 
-# Sizes on the far side of whatever the library switches algorithms by; only some receivers of these are looked at.
+# Large enough for each switch between algorithms; only some receivers of these are compared.
 LARGE_GRAPHS = [regular(20, 10), complete(100), regular(200, 4)]
 
 HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -86,7 +86,7 @@ def _with_last(model: Tensor, value: float) -> Tensor:
 
 
 def models_of(graph: Graph, d: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """(n, d) models around a common one, some clients near and some far, so that thresholds divide them."""
+    """(n, d) models around a common one, some near and some far, on both sides of thresholds."""
     generator = torch.Generator().manual_seed(1000 * seed + d)
     common = torch.randn(d, generator=generator, dtype=torch.float64)
     spread = 0.02 + 0.5 * torch.rand(graph.n, 1, generator=generator, dtype=torch.float64)
@@ -96,7 +96,7 @@ def models_of(graph: Graph, d: int, dtype: torch.dtype, seed: int = 0) -> Tensor
 
 
 def random_lies(graph: Graph, models: Tensor, seed: int = 0) -> dict[tuple[int, int], Tensor]:
-    """Every third sender lies on all of its edges: noise, a hostile message, or what the receiver's neighbour sent."""
+    """Each third sender lies on all edges: noise, a hostile message, or a neighbor's message."""
     generator = torch.Generator().manual_seed(seed)
     kinds = list(HOSTILE)
     lies = {}

@@ -40,7 +40,8 @@ def assert_answer(model: Tensor, weights: Tensor | None, answer: Answer, who: st
     ) + smallest(model.dtype)
     worst = int(np.argmax(error - allowed))
     assert (error <= allowed).all(), (
-        f"{who}, coordinate {worst}: {array(model)[worst]}, expected {answer.model[worst]} within {allowed[worst]}"
+        f"{who}, coordinate {worst}: {array(model)[worst]}, expected "
+        f"{answer.model[worst]} within {allowed[worst]}"
     )
 
 

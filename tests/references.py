@@ -1,11 +1,13 @@
-"""The truth that the rules are tested against: one client at a time, float64, in the words of the papers.
+"""References of the rules: one client at a time, in float64, as the papers define them.
 
-Nothing here is fast or shared with the library. A reference takes ``own (d,)`` and the list of messages that one
-client received, and returns an `Answer`. Its keywords are the rule's hyper-parameters and round inputs, by the same
-names, so that ``reference_all(REFERENCES["Krum"], own, inbox, tolerated=2)`` mirrors ``Krum(tolerated=2)(own, inbox)``.
+They are not fast, and share no code with the library. A reference takes ``own (d,)`` and the list
+of messages that one client received, and returns an `Answer`. Its keywords are the rule's
+hyper-parameters and round inputs, so that
+``reference_all(REFERENCES["Krum"], own, inbox, tolerated=2)`` mirrors
+``Krum(tolerated=2)(own, inbox)``.
 
-Equation and section numbers are those of the BALANCE paper (Fang et al., CCS 2024). Norms are plain float64, so inputs
-must stay below about 1e150; every float32 does.
+Equation and section numbers are those of the BALANCE paper (Fang et al., CCS 2024). Norms are plain
+float64, so inputs must stay below about 1e150, as all float32 do.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a rule must return for one client.
+    """The expected result of a rule for one client.
 
-    ``magnitude`` is, per coordinate, the mean absolute value of what was averaged: rounding errors are relative to it.
+    ``magnitude`` is, per coordinate, the mean absolute value of the averaged terms. Rounding errors
+    are relative to it.
     """
 
     model: Vector
@@ -47,7 +50,7 @@ def fedavg(
     samples: Vector | None = None,
     **_: Any,
 ) -> Answer:
-    """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal weights unless told otherwise."""
+    """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal by default."""
     weights = np.zeros(len(messages))
     for position in present(messages):
         weights[position] = (
@@ -59,7 +62,7 @@ def fedavg(
 
 
 def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
-    """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances (Blanchard et al., 2017)."""
+    """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances."""
     here = present(messages)
     neighbours = max(1, min(len(here) - tolerated - 2, len(here) - 1))
     scored = []
@@ -75,7 +78,7 @@ def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) 
 
 
 def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
-    """Sec. 6.1.2, Trim-mean: per dimension, remove the f largest and the f smallest, average the rest."""
+    """Sec. 6.1.2, Trim-mean: per dimension, remove f values on each side, average the rest."""
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
@@ -85,17 +88,18 @@ def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **
 
 
 def median(own: Vector, messages: Sequence[Message], **_: Any) -> Answer:
-    """Sec. 6.1.2, Median: per dimension; the mean of the two middle values when their number is even."""
+    """Sec. 6.1.2, Median: per dimension; the mean of the two middle values of an even number."""
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
     ordered = np.sort(np.stack(values), axis=0)
-    low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
+    low = ordered[(len(values) - 1) // 2]
+    high = ordered[len(values) // 2]
     return Answer(low / 2 + high / 2, None, np.abs(low) / 2 + np.abs(high) / 2)
 
 
 def fltrust(own: Vector, messages: Sequence[Message], *, weighted: bool = True, **_: Any) -> Answer:
-    """Sec. 6.1.2, FLTrust: rescale the models of positive cosine to the norm of own, and average them.
+    """Sec. 6.1.2, FLTrust: average the models of positive cosine, rescaled to the norm of own.
 
     Weighted by the cosine as in Cao et al. (2021), or plainly as the sentence in the paper reads.
     """
@@ -153,8 +157,8 @@ def scclip(
 ) -> Answer:
     """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
 
-    "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||). "norm" is the reading of sec.
-    2.3: w_j * min(1, ||own|| / ||w_j||).
+    "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||).
+    "norm" is the clipping of sec. 2.3: w_j * min(1, ||own|| / ||w_j||).
     """
     here = present(messages)
     if mode == "norm":
@@ -180,7 +184,7 @@ def scclip(
 
 
 def clipping_radius(tau: float | str, distances: Sequence[float]) -> float:
-    """A fixed radius, or one of the ascending distances: their median or the second largest (He et al., code)."""
+    """A fixed radius, or the median or second largest (code of He et al.) of the distances."""
     if not distances:
         return 0.0
     if tau == "median":
@@ -201,7 +205,7 @@ def balance(
     total: int = 1,
     **_: Any,
 ) -> Answer:
-    """Eq. 3 and Alg. 3: average the w_j with ||own - w_j|| <= gamma * exp(-kappa * lambda(t)) * ||own||."""
+    """Eq. 3, Alg. 3: the mean of w_j, ||own - w_j|| <= gamma exp(-kappa lambda(t)) ||own||."""
     passed = progress(t, total) if progress else t / total
     decay = math.exp(-kappa * passed) if kappa else 1.0
     threshold = gamma * decay * norm(own)
@@ -212,7 +216,7 @@ def balance(
 def balance_median(
     own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any
 ) -> Answer:
-    """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; average the w_j with q_j <= min(med q, gamma).
+    """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; the mean of w_j, q_j <= min(med q, gamma).
 
     Written without the division, so that own = 0 accepts copies of own only.
     """
@@ -234,10 +238,10 @@ def learn(
     own_update: str = "included",
     alpha: float = 0.5,
 ) -> tuple[Vector, list[Answer]]:
-    """Sec. 6.1.2, LEARN, for all clients: ceil(log2(t + 1)) exchanges of updates, then one of models.
+    """Sec. 6.1.2, LEARN: ceil(log2(t + 1)) exchanges of updates, then one of models.
 
-    ``exchange`` takes what every client sends, (n, d), and gives what every client received. Returns w^{t+1/2}, (n, d),
-    and the trimmed mean of the received w_j^{t+1/2} of every client.
+    ``exchange`` takes the messages (n, d) of all clients, and returns the messages that they
+    receive. Returns w^{t+1/2}, (n, d), and the trimmed mean of the received w_j^{t+1/2} of each.
     """
     current = update
     for _ in range(math.ceil(math.log2(t + 1))):
@@ -272,7 +276,7 @@ def combined_update(
     alpha: float,
     client: int,
 ) -> Vector:
-    """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed.
+    """One step of LEARN's first phase: a trimmed mean with or without own update, or mixed with it.
 
     N_i and {i} are united as sets: a self-loop adds nothing.
     """
@@ -303,7 +307,7 @@ def reference_all(
     receivers: Iterable[int] | None = None,
     **inputs: Any,
 ) -> dict[int, Answer]:
-    """The reference for every client (or the given ones), with weights spread over the slots of the inbox."""
+    """The reference for all or the given clients, with weights in the slots of the inbox."""
     chosen = range(len(own)) if receivers is None else receivers
     return {
         i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen
@@ -324,7 +328,7 @@ def reference_one(
 
 
 def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
-    """Round inputs of all clients, as client ``i`` sees them; losses become a function from arrays to arrays."""
+    """The round inputs of client ``i``; losses become a function from arrays to arrays."""
     mine = dict(inputs)
     if isinstance(mine.get("tolerated"), Tensor):
         mine["tolerated"] = int(mine["tolerated"][i])

@@ -1,4 +1,4 @@
-"""Laws of single rules of equipoise, as functions that raise AssertionError; see `equipoise.testing` for the others."""
+"""Laws of single rules, as functions that raise AssertionError; see also `equipoise.testing`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def balance_limit(rule: Any, t: int, total: int) -> float:
 
 
 def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
-    """Whatever is sent, ||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||."""
+    """||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||, always."""
     moved = (rule(own, inbox, t=t, total=total, **inputs).model.double() - own.double()).norm(dim=1)
     sizes = own.double().norm(dim=1)
     radius = balance_limit(rule, t, total) * sizes
@@ -31,7 +31,7 @@ def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **in
 def balance_accepts(
     rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any
 ) -> None:
-    """Accepted is what is within the threshold, each with the same weight, whatever else was sent."""
+    """The messages within the threshold are accepted, with equal weights."""
     weights = rule(own, inbox, t=t, total=total, **inputs).weights
     fraction = balance_limit(rule, t, total)
     for i in range(len(own)):
@@ -54,7 +54,7 @@ def balance_accepts(
 def accepts_less_later(
     rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int
 ) -> None:
-    """What is accepted in a later round would have been accepted earlier: Balance."""
+    """A message accepted in a later round is accepted in an earlier one: Balance."""
     early, late = (rule(own, inbox, t=t, total=total).weights > 0 for t in (earlier, later))
     assert not (late & ~early).any(), "a later round accepted more"
 
@@ -67,12 +67,12 @@ def clipping_bound(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 
 
 def to_own_norm(own: Tensor, messages: Tensor) -> Tensor:
-    """What FLTrust averages: messages rescaled to the norm of own."""
+    """Messages rescaled to the norm of own, as FLTrust averages them."""
     return messages * (own.norm() / messages.norm(dim=1, keepdim=True))
 
 
 def at_most_own_norm(own: Tensor, messages: Tensor) -> Tensor:
-    """What SCClip(mode="norm") averages: messages, those that are longer than own shortened to its norm."""
+    """Messages clipped to the norm of own, as SCClip(mode="norm") averages them."""
     return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(
         max=1.0
     )

@@ -55,7 +55,8 @@ BAD_MODULES = [
     (
         lambda: nn.Linear(2, 1, dtype=torch.complex64),
         False,
-        r"module must have floating-point parameters, found parameter 'weight', complex64 \(1, 2\) on cpu",
+        r"module must have floating-point parameters, found parameter 'weight', "
+        r"complex64 \(1, 2\) on cpu",
     ),
     (
         with_complex_buffer,
@@ -73,16 +74,19 @@ def test_bad_modules(make: Any, buffers: bool, text: str) -> None:
         eq.unflatten(torch.zeros(1), make(), buffers=buffers)
 
 
-def test_a_complex_buffer_does_not_matter_unless_asked_for() -> None:
+def test_complex_buffer_ignored() -> None:
     assert eq.flatten(with_complex_buffer()).shape == (2,)
 
 
-def test_parameters_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))
     monkeypatch.setattr(
         Tensor, "is_meta", False
     )  # a device that every machine has, taken for one with memory
-    text = r"module must be on one device, expected cpu, found parameter '1.weight', float32 \(1, 1\) on meta"
+    text = (
+        r"module must be on one device, expected cpu, found parameter '1.weight', "
+        r"float32 \(1, 1\) on meta"
+    )
     with pytest.raises(ValueError, match=text):
         eq.flatten(module)
 

@@ -53,7 +53,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("kind", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "longdouble"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("d", [1, 3])
-def test_any_layout_of_an_array_is_read(d: int, layout: str, kind: str, dtype: torch.dtype) -> None:
+def test_array_layouts(d: int, layout: str, kind: str, dtype: torch.dtype) -> None:
     message = LAYOUTS[layout](np.array(VALUES[:d], dtype=kind))
     inbox = Inbox.collect([message], like=torch.zeros(d, dtype=dtype))
     assert inbox.reasons == {}
@@ -62,7 +62,7 @@ def test_any_layout_of_an_array_is_read(d: int, layout: str, kind: str, dtype: t
 
 
 @pytest.mark.parametrize("values", [np.ones(1)[::-1], np.array(1.0), np.ones((1, 1))[::-1, ::-1]])
-def test_a_single_value_is_read(values: np.ndarray) -> None:
+def test_single_value(values: np.ndarray) -> None:
     assert Inbox.collect([values], like=torch.zeros(1)).bank.tolist() == [[1.0]]
 
 
@@ -83,7 +83,7 @@ BUFFERS: dict[str, Callable[[bytes], Any]] = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("own", DTYPES, ids=str)
 @pytest.mark.parametrize("buffer", BUFFERS)
-def test_bytes_hold_the_given_dtype(buffer: str, own: torch.dtype, dtype: torch.dtype) -> None:
+def test_bytes(buffer: str, own: torch.dtype, dtype: torch.dtype) -> None:
     message = BUFFERS[buffer](raw(torch.tensor(VALUES, dtype=dtype)))
     inbox = Inbox.collect([message], like=torch.zeros(3, dtype=own), dtype=dtype)
     assert inbox.bank.dtype == own
@@ -93,7 +93,7 @@ def test_bytes_hold_the_given_dtype(buffer: str, own: torch.dtype, dtype: torch.
 
 
 @pytest.mark.parametrize("kind", ["<f2", ">f4", "<f8"])
-def test_typed_buffers_are_read_as_arrays(kind: str) -> None:
+def test_typed_buffers(kind: str) -> None:
     """A memoryview of big-endian floats says so itself."""
     message = memoryview(np.array(VALUES, dtype=kind))
     assert Inbox.collect([message], like=torch.zeros(3)).bank.tolist() == [VALUES]

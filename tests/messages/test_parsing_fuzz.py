@@ -47,7 +47,7 @@ arrays = st.one_of(
 
 @st.composite
 def views(draw: st.DrawFn) -> Any:
-    """Slices, reversals, transposes and broadcasts of arrays, and buffers of them, released or not."""
+    """Slices, reversals, transposes and broadcasts of arrays, and their buffers, also released."""
     found = draw(arrays)
     if found.ndim:
         found = found[draw(npst.basic_indices(found.shape))]
@@ -103,7 +103,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
     dtype=st.sampled_from([None, *DTYPES]),
     seed=st.integers(0, 5),
 )
-def test_whatever_arrives_is_read_or_absent(
+def test_read_or_absent(
     messages: list[object], d: int, own: torch.dtype, dtype: torch.dtype | None, seed: int
 ) -> None:
     like = torch.ones(d, dtype=own)

@@ -93,7 +93,7 @@ REASONS: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.filterwarnings("ignore:.*quantize:UserWarning", "ignore:.*quantiz:DeprecationWarning")
 @pytest.mark.parametrize("case", REASONS)
-def test_an_absent_message_has_a_reason(case: str) -> None:
+def test_reasons(case: str) -> None:
     make, expected = REASONS[case]
     inbox = Inbox.collect([torch.ones(2), make()], like=torch.zeros(2))
     assert inbox.mask.tolist() == [[True, False]]
@@ -104,7 +104,7 @@ def test_an_absent_message_has_a_reason(case: str) -> None:
     assert len(inbox.bank) == 1
 
 
-def test_overrides_of_tensors_do_not_run() -> None:
+def test_overrides_do_not_run() -> None:
     long = torch.ones(3).as_subclass(Override)  # claims two values
     inbox = Inbox.collect([torch.ones(2).as_subclass(Override), long], like=torch.zeros(2))
     assert type(inbox.bank) is Tensor
@@ -122,7 +122,7 @@ def test_interrupts_pass() -> None:
         Inbox.collect([Interrupt(2)], like=torch.zeros(2))
 
 
-def test_reasons_survive_a_choice_of_receivers() -> None:
+def test_reasons_of_receivers() -> None:
     inbox = Inbox.collect(
         [torch.ones(2), b"", torch.ones(2)], like=torch.zeros(2), senders=[5, 6, 5]
     )
@@ -133,7 +133,7 @@ def test_reasons_survive_a_choice_of_receivers() -> None:
     assert Inbox.of_one(torch.ones(2, 2)).reasons == {}
 
 
-def test_only_accepted_messages_have_rows() -> None:
+def test_rows_of_accepted() -> None:
     model = torch.ones(1000)
     messages = [b"x", model, None, 2 * model, model, freed(torch.ones(1000)), 3 * model]
     inbox = Inbox.collect(messages, like=model, senders=[1, 1, 2, 1, 1, 7, 3])
@@ -143,7 +143,7 @@ def test_only_accepted_messages_have_rows() -> None:
     assert inbox.bank.untyped_storage().nbytes() == 2 * 1000 * 4
 
 
-def test_a_failed_copy_leaves_its_sender_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_failed_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every dtype that NumPy takes for floating-point can be copied."""
     copied = iter([False, True])
     monkeypatch.setattr(
@@ -184,7 +184,7 @@ print(peak() - before)
         ("[torch.zeros(1).expand(2_000_000)] * 100, [3] * 100", 1),
     ],
 )
-def test_rubbish_and_repeats_cost_no_memory(case: str, accepted: int) -> None:
+def test_memory_of_rejected(case: str, accepted: int) -> None:
     script = MEMORY.format(case=case, accepted=accepted)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

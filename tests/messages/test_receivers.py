@@ -30,13 +30,13 @@ def test_senders_are_ids() -> None:
 
 
 @pytest.mark.parametrize("one", [1, np.int64(1), torch.tensor(1), torch.tensor([1])], ids=repr)
-def test_one_receiver_however_it_is_named(one: Any) -> None:
+def test_one_receiver(one: Any) -> None:
     inbox = eq.Topology.ring(4).deliver(HONEST)
     assert inbox.of(one).senders.tolist() == [[0, 2]]
 
 
 @pytest.mark.parametrize("receivers", [-1, 4, [0, 9]])
-def test_receivers_that_are_not_there(receivers: Any) -> None:
+def test_receivers_out_of_range(receivers: Any) -> None:
     with pytest.raises(ValueError, match="receivers must be from 0 to 3, found"):
         eq.Topology.ring(4).deliver(HONEST).of(receivers)
 
@@ -46,7 +46,7 @@ def test_receivers_that_are_not_there(receivers: Any) -> None:
     [torch.tensor([0.0]), torch.tensor([True]), torch.tensor([True] * 5)],
     ids=["float", "short", "long"],
 )
-def test_receivers_are_ids_or_a_mask(which: Tensor) -> None:
+def test_receivers_types(which: Tensor) -> None:
     inbox = eq.Topology.ring(4).deliver(HONEST)
     with pytest.raises(
         ValueError,

@@ -9,12 +9,10 @@ from torch import Tensor
 import equipoise as eq
 
 
-def test_a_plain_rule_is_lifted() -> None:
-    rule, own, received = (
-        eq.Balance(),
-        torch.tensor([3.0, 4.0]),
-        torch.tensor([[3.0, 4.5], [9.0, 9.0]]),
-    )
+def test_one_exchange() -> None:
+    rule = eq.Balance()
+    own = torch.tensor([3.0, 4.0])
+    received = torch.tensor([[3.0, 4.5], [9.0, 9.0]])
     sent: list[Tensor] = []
 
     def exchange(messages: Tensor) -> Tensor:
@@ -28,7 +26,7 @@ def test_a_plain_rule_is_lifted() -> None:
     assert torch.equal(out.model, rule(own, received, t=0, total=2).model)
 
 
-def test_a_multi_exchange_rule_is_left_alone() -> None:
+def test_multi_exchange_unchanged() -> None:
     rule = eq.LEARN(tolerated=1)
     assert eq.as_multi_exchange(rule) is rule
     assert isinstance(rule, eq.MultiExchange)
@@ -38,7 +36,7 @@ def test_a_multi_exchange_rule_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("t", "exchanges"), [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (2**20, 22)]
 )
-def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
+def test_learn_exchange_count(t: int, exchanges: int) -> None:
     """ceil(log2(t + 1)) exchanges of updates and one of models."""
     count = 0
 
@@ -47,14 +45,15 @@ def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
         count += 1
         return messages.expand(3, -1)
 
-    own, update = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
+    own = torch.tensor([1.0, 2.0])
+    update = torch.tensor([0.5, 0.25])
     mixed_with, out = eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=t, update=update)
     assert count == exchanges
     torch.testing.assert_close(mixed_with, own)
     torch.testing.assert_close(out.model, own)
 
 
-def test_learn_needs_its_inputs() -> None:
+def test_learn_missing_inputs() -> None:
     with pytest.raises(TypeError, match=r"LEARN needs t and update: pass t=\.\.\., update=\.\.\."):
         eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
     with pytest.raises(TypeError, match="needs tolerated"):
@@ -77,8 +76,9 @@ def test_learn_needs_its_inputs() -> None:
         eq.LEARN(own_update="maybe")  # type: ignore[arg-type]
 
 
-def test_learn_strict_counts_own_where_it_is_included() -> None:
-    own, update = torch.zeros(1), torch.zeros(1)
+def test_learn_strict_with_own() -> None:
+    own = torch.zeros(1)
+    update = torch.zeros(1)
     for own_update, neighbours, fine in [
         ("included", 3, True),
         ("included", 2, False),
@@ -143,6 +143,6 @@ def silent(own: Tensor, **_: Any) -> Any:
     ],
     ids=["tensor", "None", "list of weights", "no generator", "silent"],
 )
-def test_rules_of_ones_own_that_do_not_follow_the_protocol(rule: Any, text: str) -> None:
+def test_broken_protocol(rule: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         eq.run_exchanges(rule, torch.zeros(2), lambda sent: sent[None])

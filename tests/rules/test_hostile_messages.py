@@ -32,14 +32,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @every_rule
 @pytest.mark.parametrize("position", [0, 4])
 @pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
-def test_a_finite_message(rule: Any, message: Tensor, position: int) -> None:
+def test_finite_message(rule: Any, message: Tensor, position: int) -> None:
     received = torch.cat([HONEST[:position], message[None], HONEST[position:]])
     assert_agrees(rule(OWN, received, **INPUTS), reference(rule, OWN, received))
 
 
 @every_rule
 @pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
-def test_nothing_but_a_finite_message(rule: Any, message: Tensor) -> None:
+def test_single_finite_message(rule: Any, message: Tensor) -> None:
     received = message.expand(3, D)
     assert_agrees(rule(OWN, received, **INPUTS), reference(rule, OWN, received))
 
@@ -47,10 +47,11 @@ def test_nothing_but_a_finite_message(rule: Any, message: Tensor) -> None:
 @every_rule
 @pytest.mark.parametrize("position", [0, 4])
 @pytest.mark.parametrize("message", ABSENT.values(), ids=ABSENT)
-def test_an_unreadable_message_is_absent(rule: Any, message: Tensor, position: int) -> None:
+def test_nonfinite_is_absent(rule: Any, message: Tensor, position: int) -> None:
     received = torch.cat([HONEST[:position], message[None], HONEST[position:]])
     inputs = INPUTS | {"samples": torch.ones(5)}
-    out, without = rule(OWN, received, **inputs), rule(OWN, HONEST, **inputs)
+    out = rule(OWN, received, **inputs)
+    without = rule(OWN, HONEST, **inputs)
     torch.testing.assert_close(out.model, without.model)
     if without.weights is not None:
         assert out.weights[position] == 0
@@ -60,7 +61,7 @@ def test_an_unreadable_message_is_absent(rule: Any, message: Tensor, position: i
 
 
 @every_rule
-def test_nothing_but_unreadable_messages(rule: Any) -> None:
+def test_only_nonfinite(rule: Any) -> None:
     received = torch.stack([*ABSENT.values()])
     out = rule(OWN, received, **INPUTS)
     assert torch.equal(out.model, OWN)
@@ -78,7 +79,7 @@ REJECTING = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1e30, 3e38, -3e38])
 @pytest.mark.parametrize("d", [1, 5000])
-def test_huge_messages_are_rejected(rule: Any, dtype: torch.dtype, size: float, d: int) -> None:
+def test_huge_is_rejected(rule: Any, dtype: torch.dtype, size: float, d: int) -> None:
     """No overflow decides: a message at 3e38 is far, not at infinity and not at NaN."""
     own = torch.ones(d, dtype=dtype)
     received = torch.stack(
@@ -93,9 +94,10 @@ def test_huge_messages_are_rejected(rule: Any, dtype: torch.dtype, size: float, 
 
 
 @every_rule
-def test_the_largest_float64_messages(rule: Any) -> None:
-    """Messages whose squares overflow float64 too are neither NaN nor accepted by rules that reject."""
-    own, honest = OWN.double(), HONEST.double()
+def test_largest_float64(rule: Any) -> None:
+    """Squares overflow float64; the aggregate is not NaN, and rules that reject reject them."""
+    own = OWN.double()
+    honest = HONEST.double()
     received = torch.cat([torch.full((1, D), 1e300, dtype=torch.float64), honest])
     out = rule(own, received, **INPUTS)
     assert out.model.isfinite().all()
@@ -107,7 +109,7 @@ def test_the_largest_float64_messages(rule: Any) -> None:
         )
 
 
-def test_unreadable_messages_can_be_let_through() -> None:
+def test_keep_nonfinite() -> None:
     received = torch.stack([OWN, ABSENT["one nan"]])
     slots = torch.tensor([[0, 1]])
     assert eq.FedAvg()(
@@ -145,13 +147,14 @@ WIRE = [
 
 
 @every_rule
-def test_messages_off_the_wire(rule: Any) -> None:
+def test_collected_messages(rule: Any) -> None:
     """What is not a model of the right size is absent; the others count as they are."""
     inbox = eq.Inbox.collect(WIRE, like=OWN)
     good = [0, 3, 9, 10]
     assert inbox.mask[0].nonzero().flatten().tolist() == good
     inputs = INPUTS | {"samples": torch.ones(len(WIRE))}
-    out, expected = rule(OWN, inbox, **inputs), rule(OWN, HONEST, **inputs)
+    out = rule(OWN, inbox, **inputs)
+    expected = rule(OWN, HONEST, **inputs)
     torch.testing.assert_close(out.model, expected.model)
     if expected.weights is not None:
         torch.testing.assert_close(out.weights[good], expected.weights)
@@ -159,14 +162,14 @@ def test_messages_off_the_wire(rule: Any) -> None:
 
 
 @every_rule
-def test_nothing_came_off_the_wire(rule: Any) -> None:
+def test_no_collected_message(rule: Any) -> None:
     out = rule(OWN, eq.Inbox.collect([], like=OWN), **INPUTS)
     assert torch.equal(out.model, OWN)
     assert out.weights is None or out.weights.shape == (0,)
 
 
 @every_rule
-def test_nothing_but_rubbish_came_off_the_wire(rule: Any) -> None:
+def test_only_malformed(rule: Any) -> None:
     inbox = eq.Inbox.collect([b"x", None, OWN[:1]], like=OWN)
     assert inbox.bank.shape == (0, D)
     out = rule(OWN, inbox, **INPUTS)
@@ -174,7 +177,7 @@ def test_nothing_but_rubbish_came_off_the_wire(rule: Any) -> None:
     assert out.weights is None or out.weights.tolist() == [0, 0, 0]
 
 
-def test_a_message_too_large_for_own_dtype_is_absent() -> None:
+def test_too_large_for_dtype() -> None:
     """1e300 is infinite in float32, whatever it was on the wire."""
     inbox = eq.Inbox.collect([HONEST[0], torch.full((D,), 1e300, dtype=torch.float64)], like=OWN)
     out = eq.FedAvg()(OWN, inbox)
@@ -182,25 +185,26 @@ def test_a_message_too_large_for_own_dtype_is_absent() -> None:
     assert out.weights.tolist() == [1, 0]
 
 
-def test_senders_off_the_wire_break_ties() -> None:
+def test_ties_by_sender() -> None:
     inbox = eq.Inbox.collect([HONEST[0], HONEST[1]], like=OWN, senders=[9, 4])
     assert torch.equal(eq.Krum(tolerated=0)(OWN, inbox).model, HONEST[1])
 
 
 @every_rule
-def test_hidden_slots_mean_nothing(rule: Any) -> None:
+def test_masked_slots_ignored(rule: Any) -> None:
     """Where the mask is False, slots may be no rows at all."""
     slots = torch.tensor([[99, 0, 1, -7, 2, 3]])
     mask = (slots >= 0) & (slots < 4)
     inbox = eq.Inbox(HONEST, slots, mask, torch.tensor([[-1, 0, 1, -1, 2, 3]]))
-    out, expected = rule(OWN, inbox, **INPUTS), rule(OWN, HONEST, **INPUTS)
+    out = rule(OWN, inbox, **INPUTS)
+    expected = rule(OWN, HONEST, **INPUTS)
     torch.testing.assert_close(out.model, expected.model)
     if expected.weights is not None:
         torch.testing.assert_close(out.weights[mask[0]], expected.weights)
         assert not out.weights[~mask[0]].any()
 
 
-def test_norm_clipping_by_an_own_that_is_not_finite_takes_nothing() -> None:
+def test_clip_to_nonfinite_own() -> None:
     models = torch.stack([torch.full((D,), torch.nan), *HONEST[:2]])
     out = eq.SCClip(mode="norm")(models, eq.Topology.complete(3).deliver(HONEST[:3]))
     assert out.model[0].isnan().all()
@@ -211,7 +215,7 @@ def test_norm_clipping_by_an_own_that_is_not_finite_takes_nothing() -> None:
 @pytest.mark.parametrize(
     "rule", [eq.Median(), eq.TrimmedMean(tolerated=1)], ids=lambda rule: type(rule).__name__
 )
-def test_a_huge_value_concerns_only_those_who_hear_it(rule: Any) -> None:
+def test_huge_value_stays_local(rule: Any) -> None:
     """In float64, of clients that share their work and of clients that do not."""
     clique = [(i, j) for i in range(4) for j in range(4) if i != j]
     others = [(1, 4), (2, 4), (3, 4), (1, 5), (2, 5), (3, 5), (4, 5), (4, 6), (5, 6)]
@@ -225,14 +229,14 @@ def test_a_huge_value_concerns_only_those_who_hear_it(rule: Any) -> None:
 
 @pytest.mark.parametrize("short", [1e-310, 5e-324])
 @pytest.mark.parametrize("rule", [eq.FLTrust(), eq.FLTrust(weighted=False)], ids=repr)
-def test_a_message_too_short_to_be_lengthened_is_rejected(rule: Any, short: float) -> None:
+def test_too_short_to_rescale(rule: Any, short: float) -> None:
     own = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     out = rule(own, torch.stack([own * 1.01, own * short]))
     assert out.weights.tolist() == [1, 0]
     torch.testing.assert_close(out.model, own)
 
 
-def test_the_mean_of_many_clients_is_that_of_each_where_norms_overflow() -> None:
+def test_mean_batch_equals_loop() -> None:
     bank = torch.tensor([[1.5e308, 1.5e308], [1, 1], [2, 2], [torch.nan, 0]], dtype=torch.float64)
     inbox = eq.Inbox(bank, torch.tensor([[0, 1, 2], [3, 1, 2]]))
     own = torch.zeros(2, 2, dtype=torch.float64)
@@ -241,9 +245,10 @@ def test_the_mean_of_many_clients_is_that_of_each_where_norms_overflow() -> None
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_the_closest_of_equally_close_messages_is_that_of_the_lowest_id(native: bool) -> None:
+def test_tie_to_lowest_id(native: bool) -> None:
     """UBAR where nobody is better than own; float32 sums would tell the two apart."""
-    own, rule = torch.ones(70_000), eq.UBAR(tolerated=0, empty="closest")
+    own = torch.ones(70_000)
+    rule = eq.UBAR(tolerated=0, empty="closest")
     for case in range(8):
         generator = stream(0, "moves", case)
         move = (

@@ -13,7 +13,7 @@ from tests.hostile import HONEST, OWN, D
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 
-def test_krum_compares_distances_whose_squares_overflow() -> None:
+def test_overflowing_squares() -> None:
     """Two attackers where none is expected: they are far from four, the honest only from two."""
     received = torch.cat([torch.full((2, D), 1e300, dtype=torch.float64), HONEST.double()])
     out = eq.Krum(tolerated=0)(OWN.double(), received)
@@ -21,8 +21,8 @@ def test_krum_compares_distances_whose_squares_overflow() -> None:
 
 
 @pytest.mark.parametrize("huge", [1e6, 1e150, 1e160, 1e300, 1.7e308])
-def test_a_message_far_away_hides_no_distances_from_krum(huge: float) -> None:
-    """Three malicious clients of ten: a poison, a message that is far away, and a near copy of the winner."""
+def test_far_message(huge: float) -> None:
+    """Three malicious clients of ten: a poison, a far message, and a near copy of the winner."""
     generator = torch.Generator().manual_seed(0)
     benign = 1 + 0.01 * torch.randn(7, 50, generator=generator, dtype=torch.float64)
     poison, far = torch.full((2, 50), -100.0, dtype=torch.float64)
@@ -39,10 +39,8 @@ def test_a_message_far_away_hides_no_distances_from_krum(huge: float) -> None:
     [(-1040, 0), (-1000, 1), (-565, 1), (-565, 2.0**1000), (565, 2.0**1000), (1021, 2.0**1000)],
 )
 @pytest.mark.parametrize("position", [0, 5])
-def test_krum_decides_as_fractions_do_whatever_the_size(
-    size: int, other: float, position: int
-) -> None:
-    """Small integers times a power of two have exact squares, many of them equal, and a stranger beside them."""
+def test_as_exact_as_fractions(size: int, other: float, position: int) -> None:
+    """Small integers times a power of two have exact squares, many of them equal."""
     generator = torch.Generator().manual_seed(size)
     for small in torch.randint(-3, 4, (30, 5, 2), generator=generator):
         messages = [[Fraction(2) ** size * int(value) for value in row] for row in small]
@@ -63,7 +61,7 @@ def chosen_by_fractions(messages: list[list[Fraction]], nearest: int) -> int:
     return scores.index(min(scores))
 
 
-def test_krum_sees_differences_that_are_tiny_beside_what_messages_share() -> None:
+def test_tiny_differences() -> None:
     received = torch.tensor(
         [[1.0, 5e-170], [1.0, 0.0], [1.0, 1e-170], [1.0, 3e-170]], dtype=torch.float64
     )

@@ -30,13 +30,13 @@ def test_missing_inputs_of_learn(name: str) -> None:
 
 
 @every_learn
-def test_learn_is_not_a_plain_rule(rule: Any) -> None:
+def test_learn_is_not_callable(rule: Any) -> None:
     assert not callable(rule)
 
 
 @every_learn
 @pytest.mark.parametrize("message", ABSENT.values(), ids=ABSENT)
-def test_learn_does_not_hear_unreadable_messages(rule: Any, message: Tensor) -> None:
+def test_absent_messages(rule: Any, message: Tensor) -> None:
     inputs = {"update": 0.1 * OWN, "t": 3, "tolerated": 1}
     with_it = eq.run_exchanges(rule, OWN, lambda sent: torch.cat([message[None], HONEST]), **inputs)
     without = eq.run_exchanges(rule, OWN, lambda sent: HONEST, **inputs)
@@ -46,8 +46,8 @@ def test_learn_does_not_hear_unreadable_messages(rule: Any, message: Tensor) -> 
 
 @every_learn
 @pytest.mark.parametrize("message", FINITE.values(), ids=FINITE)
-def test_learn_trims_hostile_messages(rule: Any, message: Tensor) -> None:
-    """With one tolerated of five, everything stays between what the others sent, own update included or not."""
+def test_hostile_messages(rule: Any, message: Tensor) -> None:
+    """With one tolerated of five, the result stays between the messages of the others."""
     heard = torch.cat([message[None], HONEST])
     intermediate, out = eq.run_exchanges(
         rule, OWN, lambda sent: heard, update=OWN, t=3, tolerated=1
@@ -58,19 +58,20 @@ def test_learn_trims_hostile_messages(rule: Any, message: Tensor) -> None:
         assert (model <= everything.max(0).values + 1e-5).all()
 
 
-def test_learn_keeps_update_and_own() -> None:
-    own, update = OWN.clone(), (0.1 * OWN).clone()
+def test_inputs_unchanged() -> None:
+    own = OWN.clone()
+    update = (0.1 * OWN).clone()
     eq.run_exchanges(eq.LEARN(tolerated=1), own, lambda sent: HONEST, update=update, t=5)
     assert torch.equal(own, OWN)
     assert torch.equal(update, 0.1 * OWN)
 
 
-def test_learn_needs_an_update_shaped_like_own() -> None:
+def test_update_shape() -> None:
     with pytest.raises(ValueError, match="update"):
         eq.run_exchanges(eq.LEARN(tolerated=1), OWN, lambda sent: HONEST, update=OWN[:3], t=5)
 
 
-def test_learn_counts_rounds_in_numbers_of_numpy_too() -> None:
+def test_numpy_round() -> None:
     found = [
         eq.run_exchanges(eq.LEARN(1), OWN, lambda sent: HONEST, t=t, update=0.1 * OWN)[1].model
         for t in (3, np.int64(3))
@@ -80,8 +81,9 @@ def test_learn_counts_rounds_in_numbers_of_numpy_too() -> None:
         eq.run_exchanges(eq.LEARN(1), OWN, lambda sent: HONEST, t=1.5, update=OWN)  # type: ignore[arg-type]
 
 
-def test_learn_keeps_own_where_what_was_agreed_on_is_too_large_to_be_added() -> None:
-    own, update = torch.tensor([1.0, 2.0]).half(), torch.tensor([-20.0, 0.0]).half()
+def test_huge_agreement_ignored() -> None:
+    own = torch.tensor([1.0, 2.0]).half()
+    update = torch.tensor([-20.0, 0.0]).half()
     lie = torch.full((1, 2), 65504.0).half()
     rule = eq.LEARN(tolerated=1, own_update="excluded")
     model, out = eq.run_exchanges(rule, own, lambda sent: lie, t=1, update=update)
@@ -90,9 +92,10 @@ def test_learn_keeps_own_where_what_was_agreed_on_is_too_large_to_be_added() -> 
 
 
 @pytest.mark.parametrize("count", [510, 511, 512, 513])
-def test_learn_with_as_many_messages_as_the_kernels_sort(count: int) -> None:
+def test_kernel_message_limit(count: int) -> None:
     """Own is one more."""
-    own, update = torch.randn(300), torch.randn(300)
+    own = torch.randn(300)
+    update = torch.randn(300)
     received = torch.randn(count, 300)
     expected = torch.cat([received, update[None]]).double().sort(0).values[100:-100].mean(0)
     sent: list[Tensor] = []
@@ -102,7 +105,7 @@ def test_learn_with_as_many_messages_as_the_kernels_sort(count: int) -> None:
     torch.testing.assert_close(sent[1], (own + (expected.float() - update)), rtol=1e-4, atol=1e-5)
 
 
-def test_out_of_learn_may_not_be_own() -> None:
+def test_learn_out_is_own() -> None:
     own = torch.ones(3)
     with pytest.raises(ValueError, match="out must have memory of its own"):
         eq.run_exchanges(
@@ -117,10 +120,12 @@ def test_out_of_learn_may_not_be_own() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_who_has_no_finite_update_agrees_on_none(native: bool) -> None:
-    own, update = torch.randn(6, 4), torch.randn(6, 4)
+def test_nonfinite_update(native: bool) -> None:
+    own = torch.randn(6, 4)
+    update = torch.randn(6, 4)
     update[2] = torch.nan
-    graph, sent = eq.Topology.ring(6), list[Tensor]()
+    graph = eq.Topology.ring(6)
+    sent = list[Tensor]()
 
     def exchange(messages: Tensor) -> eq.Inbox:
         sent.append(messages.clone())

@@ -32,7 +32,7 @@ every_learn = pytest.mark.parametrize("rule", LEARNS.values(), ids=LEARNS)
 
 
 def learns_exchange(graph: Graph, dtype: torch.dtype, seed: int) -> Any:
-    """What clients say becomes what they hear: every third client lies, in its own way in every exchange."""
+    """Deliver messages; each third client lies, differently in each exchange."""
     exchanges = 0
 
     def exchange(sent: Tensor) -> eq.Inbox:

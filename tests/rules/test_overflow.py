@@ -17,7 +17,7 @@ from equipoise.kernels import native
 from equipoise.kernels.native import _library as library
 from tests.cases import LEARNS, RULES
 
-# Few messages and any `tolerated`: what the rules return must be finite even beyond their guarantees.
+# Aggregates must be finite even if `tolerated` exceeds the guarantees.
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -83,7 +83,7 @@ def require_between(found: Tensor, values: Tensor, rule: object) -> None:
 @every_rule
 @given(given_models=models(least=2, most=41), tolerated=st.sampled_from([0, 1, 40]))
 @hypothesis_settings
-def test_aggregate_stays_in_range(rule: Any, given_models: Tensor, tolerated: int) -> None:
+def test_stays_in_range(rule: Any, given_models: Tensor, tolerated: int) -> None:
     own = given_models[0]
     if not eq.kernels.are_finite(own[None]).all():
         own = torch.zeros_like(own)
@@ -95,7 +95,7 @@ def test_aggregate_stays_in_range(rule: Any, given_models: Tensor, tolerated: in
 @pytest.mark.parametrize("complete", [True, False])
 @given(own=models(least=6))
 @hypothesis_settings
-def test_aggregates_of_all_clients_stay_in_range(rule: Any, complete: bool, own: Tensor) -> None:
+def test_batch_stays_in_range(rule: Any, complete: bool, own: Tensor) -> None:
     """Clients of a complete graph share their sums and their sorting."""
     graph = eq.Topology.complete(len(own)) if complete else eq.Topology.ring(len(own))
     inbox = graph.deliver(own)
@@ -109,7 +109,7 @@ def test_aggregates_of_all_clients_stay_in_range(rule: Any, complete: bool, own:
 @pytest.mark.parametrize(
     "rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.Median(), eq.SCClip(tau="median")]
 )
-def test_mean_of_largest_number_is_itself(rule: Any, dtype: torch.dtype) -> None:
+def test_mean_of_largest(rule: Any, dtype: torch.dtype) -> None:
     for count in range(1, 41):
         for sign in (1, -1):
             received = torch.full((count, 1), sign * torch.finfo(dtype).max, dtype=dtype)
@@ -120,7 +120,7 @@ def test_mean_of_largest_number_is_itself(rule: Any, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fltrust_saturates_what_is_too_long(dtype: torch.dtype) -> None:
+def test_fltrust_saturates(dtype: torch.dtype) -> None:
     """A message along one axis, given the length of own, has a coordinate beyond the dtype."""
     largest = torch.finfo(dtype).max
     own = torch.full((4,), largest / 3 if dtype == torch.float64 else largest, dtype=dtype)
@@ -132,8 +132,8 @@ def test_fltrust_saturates_what_is_too_long(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_saturation_leaves_infinities_of_own_alone(dtype: torch.dtype) -> None:
-    """A client whose own model is infinite keeps it if it hears nothing; others are not affected."""
+def test_infinite_own_is_kept(dtype: torch.dtype) -> None:
+    """An infinite own stays if no message arrives; other clients are not affected."""
     own = torch.full((3, 2), torch.finfo(dtype).max / 2, dtype=dtype)
     own[2] = torch.tensor([torch.inf, 1.0])
     mask = torch.tensor([[True] * 6, [True] * 6, [False] * 6])
@@ -149,7 +149,7 @@ def test_saturation_leaves_infinities_of_own_alone(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0)])
-def test_kept_infinities_stay_infinite(rule: Any) -> None:
+def test_kept_infinities(rule: Any) -> None:
     largest = torch.finfo(torch.float32).max
     bank = torch.full((6, 3), largest)
     bank[0, 1] = torch.inf
@@ -163,8 +163,8 @@ def test_kept_infinities_stay_infinite(rule: Any) -> None:
 
 @pytest.mark.parametrize("rule", [eq.Balance(gamma=1.5, kappa=0.0), eq.BalanceMedian(gamma=1.5)])
 @pytest.mark.parametrize("d", [1, 70_000])
-def test_balance_rejects_where_distance_and_limit_overflow(rule: Any, d: int) -> None:
-    """The second message is at 1.4 times the norm of own, the third at 2 times: all beyond float64."""
+def test_balance_overflow(rule: Any, d: int) -> None:
+    """Messages at 1.4 and 2 times the norm of own: these distances overflow float64."""
     own = torch.zeros(d, dtype=torch.float64)
     own[0] = 1.7e308
     received = torch.outer(torch.tensor([1.0, -0.4, -1.0], dtype=torch.float64), own)
@@ -174,7 +174,7 @@ def test_balance_rejects_where_distance_and_limit_overflow(rule: Any, d: int) ->
 
 
 @pytest.mark.parametrize("tau", ["median", "second_largest"])
-def test_scclip_keeps_messages_at_overflowing_radius(tau: Any) -> None:
+def test_scclip_overflowing_radius(tau: Any) -> None:
     own = torch.tensor([1.7e308], dtype=torch.float64)
     out = eq.SCClip(tau=tau)(own, -own.repeat(3, 1))
     torch.testing.assert_close(out.model, -own)
@@ -188,7 +188,7 @@ def test_scclip_keeps_messages_at_overflowing_radius(tau: Any) -> None:
     tolerated=st.sampled_from([0, 1]),
 )
 @hypothesis_settings
-def test_learn_survives_any_messages(
+def test_learn_any_messages(
     rule: Any, t: int, replies: list[Tensor], share: float, tolerated: int
 ) -> None:
     like = replies[0]
@@ -208,7 +208,7 @@ def test_learn_survives_any_messages(
 
 @every_learn
 @pytest.mark.parametrize("t", [1, 2, 7])
-def test_learn_survives_agreed_norm_overflow(rule: Any, t: int) -> None:
+def test_learn_norm_overflow(rule: Any, t: int) -> None:
     """Each message has a norm that fits a float64; their coordinate-wise means have none."""
     a = 1.2e308
     received = torch.tensor([[a, a, 0], [a, 0, a], [0, a, a]], dtype=torch.float64)
@@ -225,7 +225,7 @@ def test_learn_survives_agreed_norm_overflow(rule: Any, t: int) -> None:
     assert eq.kernels.are_finite(torch.stack(sent)).all()
 
 
-def test_learn_survives_agreed_norm_overflow_among_many() -> None:
+def test_learn_norm_overflow_batch() -> None:
     a = 1.25e308
     updates = torch.tensor([[a, a, 0], [a, 0, a], [0, a, a], [a, a, 0]], dtype=torch.float64)
     graph = eq.Topology.complete(4)
@@ -243,9 +243,7 @@ def test_learn_survives_agreed_norm_overflow_among_many() -> None:
 
 @every_rule
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ordinary_models_are_summed_once(
-    rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_summed_once(rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError
 

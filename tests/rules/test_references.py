@@ -1,7 +1,8 @@
 """Every rule agrees with its slow reference, on every kind of graph and at every size.
 
-The same messages must be accepted. Averages may differ by rounding: 1e-5 in float32 and 1e-9 in float64, relative to
-the mean absolute value of what was averaged, which leaves room for any order of summation but not for a lost term.
+The same messages must be accepted. Averages may differ by rounding: 1e-5 in float32 and 1e-9 in
+float64, relative to the mean absolute value of the averaged terms. That allows for any order of
+summation, but not for a lost term.
 Half precision is rounded once, at the end.
 """
 
@@ -140,7 +141,7 @@ CONSENSUS_RULES = {
 
 @functools.cache
 def near_consensus(graph: Graph, d: int, scene: str) -> tuple[Any, ...]:
-    """Models that differ by 1e-4 of their norm: all, all but a giant at 1e4 times the norm, or within three camps."""
+    """Models within 1e-4 of their norm: all, all but one huge model, or in three clusters."""
     generator = torch.Generator().manual_seed(d)
     camps = torch.arange(graph.n) % (3 if scene == "three camps" else 1)
     spread = 1e-4 * (0.5 + torch.rand(graph.n, 1, generator=generator))
@@ -183,10 +184,8 @@ def test_near_consensus(rule: Any, graph: Graph, d: int, scene: str) -> None:
 @functools.cache
 def repeated(graph: Graph, d: int, seed: int) -> tuple[Any, ...]:
     """Clients in groups of three have the same model."""
-    common, noise = (
-        models_of(graph, d, torch.float32, seed),
-        models_of(graph, d, torch.float32, seed + 50),
-    )
+    common = models_of(graph, d, torch.float32, seed)
+    noise = models_of(graph, d, torch.float32, seed + 50)
     own = (common[:1] + noise)[torch.arange(graph.n) // 3]
     inputs = round_inputs(graph, own, seed) | {"tolerated": degrees(graph) // 3}
     return own, deliver(graph, own, seed=seed), inputs
@@ -198,7 +197,7 @@ def repeated(graph: Graph, d: int, seed: int) -> tuple[Any, ...]:
 )
 @pytest.mark.parametrize(("d", "seed"), [(3, 0), (2000, 0), (2000, 2), (5000, 1)])
 def test_identical_messages(rule: Any, graph: Graph, d: int, seed: int) -> None:
-    """Equal messages are equally far: exact ties go to the lowest id, and a threshold takes all of them or none."""
+    """Exact ties go to the lowest id, and a threshold accepts all equal messages or none."""
     own, inbox, inputs = repeated(graph, d, seed)
     assert_agrees(
         rule, own, inbox, range(0, graph.n, 1 if graph.n == 10 else graph.n // 5), **inputs
@@ -216,7 +215,7 @@ def test_half_precision(rule: Any, dtype: torch.dtype) -> None:
 
 @every_rule
 @pytest.mark.parametrize("graph", [regular(10, 4), GRAPHS[6]], ids=lambda graph: graph.name)
-def test_one_client_in_its_own_loop(rule: Any, graph: Graph) -> None:
+def test_one_client(rule: Any, graph: Graph) -> None:
     """``rule(own (d,), received (k, d))`` with messages in the order of their senders."""
     models = models_of(graph, 17, torch.float32)
     lies = random_lies(graph, models)

@@ -29,7 +29,7 @@ def strided(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "layout", [strided, lambda x: x.t().contiguous().t() if x.dim() == 2 else x.flip(0).flip(0)]
 )
-def test_layout_means_nothing(rule: Any, layout: Any) -> None:
+def test_layout(rule: Any, layout: Any) -> None:
     out = rule(layout(OWN), layout(HONEST), **INPUTS)
     expected = rule(OWN, HONEST, **INPUTS)
     torch.testing.assert_close(out.model, expected.model)
@@ -39,10 +39,11 @@ def test_layout_means_nothing(rule: Any, layout: Any) -> None:
 
 
 @every_rule
-def test_layout_means_nothing_in_a_batch(rule: Any) -> None:
+def test_layout_in_batch(rule: Any) -> None:
     graph = regular(6, 3)
     own = models_of(graph, D, torch.float32)
-    inbox, inputs = deliver(graph, own), round_inputs(graph, own)
+    inbox = deliver(graph, own)
+    inputs = round_inputs(graph, own)
     expected = rule(own, inbox, **inputs)
     out = rule(strided(own), with_bank(inbox, own.t().contiguous().t()), **inputs)
     torch.testing.assert_close(out.model, expected.model)
@@ -61,10 +62,11 @@ def test_received_may_alias_own(rule: Any) -> None:
 
 
 @every_rule
-def test_one_message_does_not_alias_the_result(rule: Any) -> None:
+def test_result_is_no_alias(rule: Any) -> None:
     """Writing to the aggregate never writes to a message or to own."""
     for received in (HONEST[:1].clone(), HONEST[:0]):
-        own, before = OWN.clone(), received.clone()
+        own = OWN.clone()
+        before = received.clone()
         rule(own, received, **INPUTS).model.fill_(7.0)
         assert torch.equal(received, before)
         assert torch.equal(own, OWN)
@@ -72,7 +74,8 @@ def test_one_message_does_not_alias_the_result(rule: Any) -> None:
 
 @every_rule
 def test_autograd_is_off(rule: Any) -> None:
-    own, received = OWN.clone().requires_grad_(), HONEST.clone().requires_grad_()
+    own = OWN.clone().requires_grad_()
+    received = HONEST.clone().requires_grad_()
     out = rule(own, received, **INPUTS)
     assert not out.model.requires_grad
     assert out.weights is None or not out.weights.requires_grad
@@ -83,12 +86,13 @@ def test_autograd_is_off(rule: Any) -> None:
 
 
 @every_rule
-def test_expanded_and_read_only_own(rule: Any) -> None:
+def test_expanded_own(rule: Any) -> None:
     """All clients may share one model in memory."""
     graph = regular(6, 3)
     models = models_of(graph, D, torch.float32)
     own = OWN.expand(6, D)
-    inbox, inputs = deliver(graph, models), round_inputs(graph, models)
+    inbox = deliver(graph, models)
+    inputs = round_inputs(graph, models)
     torch.testing.assert_close(
         rule(own, inbox, **inputs).model, rule(own.clone(), inbox, **inputs).model
     )
@@ -110,7 +114,8 @@ SCALES = [(torch.float32, exponent) for exponent in (-120, -100, 90, 120)] + [
 @pytest.mark.parametrize(("dtype", "exponent"), SCALES)
 def test_tiny_and_huge_own(rule: Any, dtype: torch.dtype, exponent: int) -> None:
     """Squares under- and overflow; nothing else may change."""
-    own, inbox = OWN[None].to(dtype), eq.Inbox(HONEST.to(dtype), torch.arange(4)[None])
+    own = OWN[None].to(dtype)
+    inbox = eq.Inbox(HONEST.to(dtype), torch.arange(4)[None])
     indifferent = {"loss_of": lambda models, clients: torch.zeros(len(models))}
     scale(rule, own, inbox, 2.0**exponent, **INPUTS | indifferent)
 
@@ -126,14 +131,16 @@ def test_own_must_be_finite(rule: Any, value: float) -> None:
 
 @every_rule
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_broken_client_harms_no_other(rule: Any, value: float) -> None:
+def test_nonfinite_client_is_isolated(rule: Any, value: float) -> None:
     """In a batch, an own model that is not finite is that client's trouble."""
     graph = regular(10, 4)
     own = models_of(graph, 17, torch.float32)
-    inbox, inputs = deliver(graph, own), round_inputs(graph, own)
+    inbox = deliver(graph, own)
+    inputs = round_inputs(graph, own)
     broken = own.clone()
     broken[3, 5] = value
-    out, expected = rule(broken, inbox, **inputs), rule(own, inbox, **inputs)
+    out = rule(broken, inbox, **inputs)
+    expected = rule(own, inbox, **inputs)
     others = torch.arange(10) != 3
     torch.testing.assert_close(out.model[others], expected.model[others])
     if expected.weights is not None:
@@ -141,22 +148,24 @@ def test_a_broken_client_harms_no_other(rule: Any, value: float) -> None:
 
 
 @every_rule
-def test_a_broken_client_is_not_heard(rule: Any) -> None:
+def test_nonfinite_client_is_absent(rule: Any) -> None:
     """Where the broken model is also what that client sends, its neighbours do without."""
     graph = regular(10, 4)
     own = models_of(graph, 17, torch.float32)
     own[3, 5] = torch.nan
-    inbox, inputs = deliver(graph, own), round_inputs(graph, own.nan_to_num(0.0))
+    inbox = deliver(graph, own)
+    inputs = round_inputs(graph, own.nan_to_num(0.0))
     shared = eq.Inbox(own, inbox.slots.where(inbox.mask, 0), inbox.mask, inbox.senders)
     spoken = eq.Inbox(own, shared.slots, inbox.mask & (inbox.senders != 3), inbox.senders)
-    out, expected = rule(own, shared, **inputs), rule(own.nan_to_num(0.0), spoken, **inputs)
+    out = rule(own, shared, **inputs)
+    expected = rule(own.nan_to_num(0.0), spoken, **inputs)
     others = torch.arange(10) != 3
     assert out.model[others].isfinite().all()
     torch.testing.assert_close(out.model[others], expected.model[others])
 
 
 @every_rule
-def test_an_empty_bank_is_an_inbox_without_messages(rule: Any) -> None:
+def test_empty_bank(rule: Any) -> None:
     mask = torch.zeros(1, 2, dtype=torch.bool)
     inbox = eq.Inbox(torch.zeros(0, D), torch.zeros(1, 2, dtype=torch.int64), mask)
     inputs: Any = {"t": 0, "total": 3, "tolerated": 1, "loss_of": loss_of, "samples": torch.ones(1)}
@@ -164,7 +173,7 @@ def test_an_empty_bank_is_an_inbox_without_messages(rule: Any) -> None:
 
 
 @every_rule
-def test_a_transposed_output_is_as_good_as_any(rule: Any) -> None:
+def test_transposed_out(rule: Any) -> None:
     graph = regular(6, 3)
     models = models_of(graph, D, torch.float32, 0)
     inputs: Any = round_inputs(graph, models)
@@ -174,22 +183,24 @@ def test_a_transposed_output_is_as_good_as_any(rule: Any) -> None:
     torch.testing.assert_close(out, expected)
 
 
-def test_a_negated_view_is_read_as_it_is() -> None:
+def test_negated_view() -> None:
     received = torch.tensor([[1 + 1j], [1 + 2j]]).conj().imag
     assert received.is_neg()
     assert eq.FedAvg()(torch.zeros(1), received).model.tolist() == [-1.5]
 
 
-def test_a_negative_view_is_another_model() -> None:
+def test_negative_view() -> None:
     z = torch.complex(torch.zeros(6, 9000), 1 + 0.01 * torch.randn(6, 9000))
-    own, negated, graph = z.imag, z.conj().imag, eq.Topology.complete(6)
+    own = z.imag
+    negated = z.conj().imag
+    graph = eq.Topology.complete(6)
     out = eq.Balance(gamma=0.5, kappa=0.0)(own, eq.Inbox(negated, graph.senders))
     assert not out.weights.any()
     assert torch.equal(out.model, own)
 
 
-def test_rules_step_out_of_autocast() -> None:
-    """A training loop may be under it; products of models in bfloat16 would be off by a part in five hundred."""
+def test_autocast_is_off() -> None:
+    """Under autocast, products of models in bfloat16 would have relative errors of 1 / 500."""
     seen: list[bool] = []
 
     class Asking(WeightedRule):

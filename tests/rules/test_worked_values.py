@@ -92,11 +92,12 @@ def test_in_a_batch(case: Case) -> None:
 @pytest.mark.parametrize("shared", [True, False], ids=["one bank for all", "a bank for each"])
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 def test_in_a_large_batch(case: Case, shared: bool) -> None:
-    """The same numbers among 3000 parameters of 30 clients: ties and thresholds are exact at any size."""
+    """The same values among 3000 parameters of 30 clients: ties and thresholds stay exact."""
     own, received = (
         torch.nn.functional.pad(x, (0, 3000 - x.shape[-1])).float() for x in case.tensors()
     )
-    one, n = inbox_of(case, received), 30
+    one = inbox_of(case, received)
+    n = 30
     steps = (
         torch.zeros(n, 1, dtype=torch.int64) if shared else torch.arange(n)[:, None] * len(received)
     )
@@ -150,8 +151,8 @@ TIES = {
 @pytest.mark.parametrize(("rule", "accepted"), TIES.values(), ids=TIES)
 @pytest.mark.parametrize("d", [50, 5000])
 @pytest.mark.parametrize("clients", [1, 40])
-def test_ties_between_different_messages(rule: Any, accepted: int, d: int, clients: int) -> None:
-    """Twenty messages, each one step along an axis of its own: equally far from own and from each other."""
+def test_ties(rule: Any, accepted: int, d: int, clients: int) -> None:
+    """Twenty messages along different axes, equally far from own and from each other."""
     own = torch.zeros(d)
     own[-14:], own[d // 2 : d // 2 + 2] = (
         1.0,
@@ -173,19 +174,18 @@ def test_ties_between_different_messages(rule: Any, accepted: int, d: int, clien
 
 
 @pytest.mark.parametrize("d", [2, 6000])
-def test_a_right_angle_is_not_an_acute_one(d: int) -> None:
+def test_right_angle(d: int) -> None:
     """FLTrust rejects cosine 0, at any size."""
-    own, other = torch.ones(30, d), torch.ones(30, d)
+    own = torch.ones(30, d)
+    other = torch.ones(30, d)
     other[:, ::2] = -1
     out = eq.FLTrust(weighted=False)(own, eq.Inbox(other, torch.arange(30)[:, None].expand(30, 8)))
     assert not out.weights.any()
     assert torch.equal(out.model, own)
 
 
-OWN, UPDATE = (
-    torch.tensor([[10.0], [20.0], [30.0]]).double(),
-    torch.tensor([[1.0], [2.0], [6.0]]).double(),
-)
+OWN = torch.tensor([[10.0], [20.0], [30.0]]).double()
+UPDATE = torch.tensor([[1.0], [2.0], [6.0]]).double()
 OTHERS = [[1, 2], [0, 2], [0, 1]]
 
 
@@ -226,8 +226,8 @@ def test_the_reference_of_learn(case: LearnCase) -> None:
     ("t", "exchanges"),
     [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (1023, 11), (1024, 12)],
 )
-def test_learn_exchanges_updates_ceil_log2_times(t: int, exchanges: int) -> None:
-    """K = ceil(log2(t + 1)) exchanges of updates and one of models, for one client in its own loop."""
+def test_learn_exchange_count(t: int, exchanges: int) -> None:
+    """K = ceil(log2(t + 1)) exchanges of updates and one of models, for one client."""
     sent: list[Tensor] = []
 
     def exchange(message: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def test_learn_exchanges_updates_ceil_log2_times(t: int, exchanges: int) -> None
         torch.testing.assert_close(model, OWN[0], **CLOSE)
 
 
-def test_a_plain_rule_converses_in_one_exchange() -> None:
+def test_one_exchange() -> None:
     """`as_multi_exchange` and `run_exchanges` add nothing to a rule that talks once."""
     rule = eq.FedAvg()
     inbox = eq.Inbox(OWN, torch.tensor(OTHERS))
@@ -264,7 +264,7 @@ def test_a_plain_rule_converses_in_one_exchange() -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 3.0, 2.0**-40, 1e10])
-def test_krum_gives_scores_that_are_exactly_equal_to_the_lowest_id(size: float) -> None:
+def test_krum_exact_tie(size: float) -> None:
     """The scores are 27, 19, 27, 19 and 43, each of a sum of other squares."""
     received = size * torch.tensor(
         [[2, 2], [-1, 1], [-1, -1], [1, 2], [2, -2]], dtype=torch.float64
@@ -285,7 +285,7 @@ def test_krum_gives_scores_that_are_exactly_equal_to_the_lowest_id(size: float) 
     ]
 
 
-def test_median_and_trimmed_mean_do_not_overflow() -> None:
+def test_means_do_not_overflow() -> None:
     """The mean of the two middle values exists even where their sum does not."""
     received = torch.tensor([[3e38], [3.2e38], [3e38], [3.2e38]])
     for rule in (eq.Median(), eq.TrimmedMean(1), eq.FedAvg()):
@@ -299,7 +299,8 @@ def test_per_client() -> None:
     rules = [eq.FedAvg(), eq.Median(), eq.Krum(tolerated=0), eq.Balance(gamma=0.2, kappa=0.0)]
     out = eq.PerClient(rules)(bank, eq.Inbox(bank, slots))
     assert out.model.flatten().tolist() == pytest.approx([4.0, 5.0, 0.0, 5.0])
-    nan, third = torch.nan, 1 / 3
+    nan = torch.nan
+    third = 1 / 3
     expected = torch.tensor(
         [[third, third, third], [nan, nan, nan], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     )

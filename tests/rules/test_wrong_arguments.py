@@ -124,7 +124,7 @@ def test_wrong_options(wrong: tuple[Any, str]) -> None:
         build()
 
 
-def test_per_client_needs_a_rule_for_every_client() -> None:
+def test_per_client_count() -> None:
     inbox = eq.Inbox(HONEST, torch.tensor([[1], [0], [3], [2]]))
     with pytest.raises(ValueError, match="rules"):
         eq.PerClient([eq.FedAvg(), eq.Median()])(HONEST, inbox)
@@ -135,8 +135,8 @@ def test_per_client_needs_a_rule_for_every_client() -> None:
     [(eq.Krum(strict=True), 0), (eq.TrimmedMean(strict=True), 1)],
     ids=["krum", "trimmed-mean"],
 )
-def test_strict_rules_refuse_what_they_cannot_tolerate(rule: Any, most: int) -> None:
-    """Of four messages Krum tolerates 4 >= 2 f + 3, so f = 0; the trimmed mean 2 f < 4, so f = 1."""
+def test_strict_limit(rule: Any, most: int) -> None:
+    """For four messages Krum needs 4 >= 2 f + 3, so f = 0; the trimmed mean 2 f < 4, so f = 1."""
     lenient = dataclasses.replace(rule, strict=False)
     assert torch.equal(
         rule(OWN, HONEST, tolerated=most).model, lenient(OWN, HONEST, tolerated=most).model
@@ -149,8 +149,8 @@ def test_strict_rules_refuse_what_they_cannot_tolerate(rule: Any, most: int) -> 
 @pytest.mark.parametrize(
     "rule", [eq.Krum(strict=True), eq.TrimmedMean(strict=True)], ids=["krum", "trimmed-mean"]
 )
-def test_strict_counts_neighbours_not_what_can_be_read(rule: Any) -> None:
-    """An attacker that sends NaN cannot make its receiver raise; a client without neighbours need not tolerate any."""
+def test_strict_counts_all_messages(rule: Any) -> None:
+    """NaN cannot make a receiver raise; clients without neighbors need not tolerate any."""
     received = torch.cat([HONEST, ABSENT["nan"][None]])
     assert rule(OWN, received, tolerated=1).model.isfinite().all()
     assert torch.equal(rule(OWN, HONEST[:0], tolerated=1).model, OWN)
@@ -174,21 +174,21 @@ def test_strict_in_a_batch(rule: Any) -> None:
 @pytest.mark.parametrize(
     "count", [1, torch.tensor(1), torch.tensor([1])], ids=["int", "scalar", "vector"]
 )
-def test_tolerated_may_be_a_number_or_a_tensor(count: Any) -> None:
+def test_tolerated_types(count: Any) -> None:
     expected = eq.TrimmedMean(tolerated=1)(OWN, HONEST).model
     assert torch.equal(eq.TrimmedMean()(OWN, HONEST, tolerated=count).model, expected)
     assert not torch.equal(eq.TrimmedMean(tolerated=0)(OWN, HONEST).model, expected)
 
 
 @every_rule
-def test_rules_ignore_what_they_do_not_need(rule: Any) -> None:
+def test_ignored_inputs(rule: Any) -> None:
     out = rule(OWN, HONEST, **INPUTS, update=OWN, generator=torch.Generator(), state=None)
     assert torch.equal(out.model, rule(OWN, HONEST, **INPUTS).model)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "nested"])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_tensors_that_are_not_dense_are_errors_that_say_so(kind: str) -> None:
+def test_not_dense(kind: str) -> None:
     received = HONEST.to_sparse() if kind == "sparse" else torch.nested.nested_tensor(list(HONEST))
     with pytest.raises(
         ValueError, match=f"received must be a floating-point tensor of shape .*{kind}"
@@ -202,14 +202,14 @@ def test_tensors_that_are_not_dense_are_errors_that_say_so(kind: str) -> None:
         eq.mix(HONEST, received)
 
 
-def test_an_output_needs_memory_for_every_number() -> None:
+def test_out_expanded() -> None:
     with pytest.raises(
         ValueError, match="out must have memory for every number, found a tensor that was expanded"
     ):
         eq.Median()(OWN, HONEST, out=torch.empty(1).expand(D))
 
 
-def test_a_missing_loss_is_missing_also_if_it_is_given_as_none() -> None:
+def test_loss_of_none_is_missing() -> None:
     with pytest.raises(TypeError, match="UBAR needs loss_of"):
         eq.UBAR(0)(OWN, HONEST, loss_of=None)  # type: ignore[arg-type]
     inbox = eq.Topology.complete(4).deliver(HONEST)
@@ -217,7 +217,7 @@ def test_a_missing_loss_is_missing_also_if_it_is_given_as_none() -> None:
         eq.PerClient([eq.UBAR(0)] * 4)(HONEST, inbox, loss_of=None)  # type: ignore[arg-type]
 
 
-def test_per_client_says_what_it_cannot_do() -> None:
+def test_per_client_errors() -> None:
     class Remembering(eq.FedAvg):
         def __call__(self, own: Any, received: Any, **inputs: Any) -> eq.Aggregated:  # type: ignore[override,misc]
             return dataclasses.replace(eq.FedAvg()(own, received), state={"round": OWN})
@@ -235,7 +235,7 @@ def test_per_client_says_what_it_cannot_do() -> None:
         eq.PerClient.drawn([eq.Median()], 3, 5)  # type: ignore[arg-type]
 
 
-def test_numbers_that_are_none() -> None:
+def test_not_numbers() -> None:
     for make, name in (
         (lambda: eq.SCClip(tau=None), "tau"),  # type: ignore[arg-type]
         (lambda: eq.LEARN(alpha="x"), "alpha"),  # type: ignore[arg-type]
@@ -245,8 +245,9 @@ def test_numbers_that_are_none() -> None:
             make()
 
 
-def test_rows_of_out_may_not_overlap() -> None:
-    own, out = torch.ones(2, 10), torch.zeros(30).as_strided((2, 10), (2, 1))
+def test_out_rows_overlap() -> None:
+    own = torch.ones(2, 10)
+    out = torch.zeros(30).as_strided((2, 10), (2, 1))
     with pytest.raises(
         ValueError, match=r"out must have memory for every number, found .* strides \(2, 1\)"
     ):
@@ -258,11 +259,11 @@ def test_rows_of_out_may_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", 1 + 0j, 2**70, 0.5, True], ids=repr)
-def test_tolerated_is_a_whole_number(value: Any) -> None:
+def test_tolerated_not_integer(value: Any) -> None:
     with pytest.raises(ValueError, match=r"tolerated must be whole numbers >= 0, found "):
         eq.Krum()(OWN, HONEST, tolerated=value)
 
 
-def test_progress_is_a_function() -> None:
+def test_progress_not_callable() -> None:
     with pytest.raises(ValueError, match=r"progress must be a function of t and total, found 0\.5"):
         eq.Balance(progress=0.5)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def messages(inbox: Inbox) -> dict[tuple[int, int], Tensor]:
 
 
 def expected_messages(topology: Topology, models: Tensor, lies: Lies, malicious: list[int]) -> dict:
-    """The obvious way: one dictionary of addressed lies, asked from the most to the least specific address."""
+    """A dictionary of addresses, searched from the most to the least specific one."""
     told = {}
     for sender, receiver, row in zip(
         lies.senders, lies.receivers, lies.rows[lies.which], strict=True
@@ -59,9 +59,7 @@ def lies_of_a_kind(draw: st.DrawFn, kind: str, n: int) -> Lies:
 
 
 @given(st.data(), digraphs(), st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))
-def test_lies_arrive_where_they_are_addressed(
-    data: st.DataObject, graph: tuple[int, Edges], kinds: list[str]
-):
+def test_lies_by_address(data: st.DataObject, graph: tuple[int, Edges], kinds: list[str]):
     n, edges = graph
     topology = Topology.from_edges(n, edges, directed=True)
     malicious = data.draw(st.just([]) | st.just(list(range(n))) | subsets(n))
@@ -85,7 +83,7 @@ def test_lies_arrive_where_they_are_addressed(
         assert all(torch.equal(expected[a, b], models[a]) for a, b in expected)
 
 
-def test_without_lies_nothing_is_copied():
+def test_no_copy_without_lies():
     models = torch.randn(5, 3)
     topology = Topology.from_edges(5, [(0, 1), (1, 2), (1, 4)])
     inbox = topology.deliver(models)
@@ -95,7 +93,7 @@ def test_without_lies_nothing_is_copied():
     assert topology.deliver(models, torch.zeros(5, 3), malicious=[]).bank is models
 
 
-def test_a_tensor_of_lies_is_what_every_malicious_client_says():
+def test_tensor_of_lies():
     models = torch.tensor([[0.0], [1.0], [2.0]])
     inbox = Topology.complete(3).deliver(
         models, models + 10, malicious=torch.tensor([False, True, False])
@@ -111,8 +109,9 @@ def test_a_tensor_of_lies_is_what_every_malicious_client_says():
     assert len(inbox.bank) == 3  # two models and one lie
 
 
-def test_nonfinite_lies_are_absent_unless_kept():
-    models, lie = torch.zeros(3, 1), Lies.to_all(torch.tensor([torch.nan]))
+def test_nonfinite_lies():
+    models = torch.zeros(3, 1)
+    lie = Lies.to_all(torch.tensor([torch.nan]))
     topology = Topology.complete(3)
     assert topology.deliver(models, lie, [0]).counts.tolist() == [2, 1, 1]
     assert topology.deliver(models, lie, [0], keep_nonfinite=True).counts.tolist() == [2, 2, 2]
@@ -121,14 +120,14 @@ def test_nonfinite_lies_are_absent_unless_kept():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_deliveries_keep_the_dtype(dtype: torch.dtype):
+def test_dtype(dtype: torch.dtype):
     models = torch.ones(3, 2, dtype=dtype)
     inbox = Topology.ring(3).deliver(models, torch.zeros_like(models), malicious=[0])
     assert inbox.bank.dtype == dtype
     assert inbox.bank.tolist() == [[1, 1], [1, 1], [0, 0]]
 
 
-def test_models_that_require_grad_can_be_replaced():
+def test_models_with_gradient():
     models = torch.ones(3, 2, requires_grad=True)
     inbox = Topology.ring(3).deliver(models, torch.zeros(3, 2), malicious=[0, 1, 2])
     assert inbox.bank.tolist() == [[0, 0]] * 3
@@ -136,15 +135,17 @@ def test_models_that_require_grad_can_be_replaced():
 
 
 @pytest.mark.parametrize("lies", [None, torch.zeros(1, 2)], ids=["truth", "lies"])
-def test_one_client_hears_nothing_but_its_self_loop(lies: Tensor | None):
-    models, alone = torch.ones(1, 2), Topology.ring(1)
+def test_one_client(lies: Tensor | None):
+    models = torch.ones(1, 2)
+    alone = Topology.ring(1)
     assert alone.deliver(models, lies, malicious=[0]).counts.tolist() == [0]
     inbox = alone.with_self_loops().deliver(models, lies, malicious=[0])
     assert inbox.bank[inbox.slots].tolist() == [[[1.0, 1.0]]]  # whatever it tells others
 
 
-def test_nobody_lies_to_itself() -> None:
-    models, lie = torch.tensor([[0.0], [1.0], [2.0]]), Lies.to_all(torch.tensor([9.0]))
+def test_no_lies_to_itself() -> None:
+    models = torch.tensor([[0.0], [1.0], [2.0]])
+    lie = Lies.to_all(torch.tensor([9.0]))
     inbox = Topology.complete(3).with_self_loops().deliver(models, lie, malicious=[1, 2])
     heard = {
         (int(sender), receiver): float(inbox.bank[slot])

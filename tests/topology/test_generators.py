@@ -24,7 +24,7 @@ RANDOM = {
 
 @pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("seed", range(5))
-def test_random_graphs_are_connected_simple_and_reproducible(name: str, seed: int):
+def test_connected_and_reproducible(name: str, seed: int):
     topology = RANDOM[name](seed=seed, malicious=[0, 5])
     again = RANDOM[name](seed=seed, malicious=[0, 5])
     assert torch.equal(topology.senders, again.senders)
@@ -36,10 +36,11 @@ def test_random_graphs_are_connected_simple_and_reproducible(name: str, seed: in
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_seeds_matter_and_torch_seeds_what_has_none(name: str):
+def test_seeds(name: str):
     assert len({str(edge_list(RANDOM[name](seed=seed))) for seed in range(5)}) > 1
     torch.manual_seed(7)
-    first, second = RANDOM[name](), RANDOM[name]()
+    first = RANDOM[name]()
+    second = RANDOM[name]()
     torch.manual_seed(7)
     assert edge_list(RANDOM[name]()) == edge_list(first)
     assert edge_list(RANDOM[name]()) == edge_list(second)
@@ -52,20 +53,20 @@ def test_regular_degrees(n: int, degree: int):
     assert Topology.regular(n, degree, seed=1).degrees.tolist() == [degree] * n
 
 
-def test_first_draw_need_not_be_connected():
+def test_unconnected_draw():
     unconnected = Topology.regular(6, 1, seed=0, connected=False)
     assert unconnected.degrees.tolist() == [1] * 6
     assert not unconnected.is_connected()
     assert Topology.erdos_renyi(5, 0.0, seed=0, connected=False).k == 0
 
 
-def test_erdos_renyi_density_and_extremes():
+def test_erdos_renyi_density():
     pairs = 300 * 299
     assert abs(len(Topology.erdos_renyi(300, 0.2, seed=3).edges()) / pairs - 0.2) < 0.01
     assert edge_list(Topology.erdos_renyi(6, 1.0)) == edge_list(Topology.complete(6))
 
 
-def test_small_world_starts_as_a_ring_of_nearest_clients():
+def test_small_world_without_rewiring():
     nearest = [(i, (i + step) % 10) for i in range(10) for step in (1, 2)]
     assert edge_list(Topology.small_world(10, 4, 0.0)) == both_ways(nearest)
     rewired = edge_list(Topology.small_world(10, 4, 1.0, seed=0))
@@ -73,7 +74,7 @@ def test_small_world_starts_as_a_ring_of_nearest_clients():
     assert rewired != both_ways(nearest)
 
 
-def test_benign_subgraph_is_connected_only_if_malicious_is_given():
+def test_benign_connected():
     draws = [Topology.erdos_renyi(8, 0.3, seed=seed) for seed in range(20)]
     assert not all(graph.is_connected(malicious=[1, 2]) for graph in draws)
     asked = [Topology.erdos_renyi(8, 0.3, seed=seed, malicious=[1, 2]) for seed in range(20)]
@@ -82,7 +83,7 @@ def test_benign_subgraph_is_connected_only_if_malicious_is_given():
 
 @pytest.mark.parametrize("femb", [0.16, 0.22, 0.32])
 @pytest.mark.parametrize("seed", range(3))
-def test_femb_of_the_paper_is_met(femb: float, seed: int):
+def test_femb_of_paper(femb: float, seed: int):
     topology = Topology.random_with_femb(20, femb, malicious=range(4), seed=seed)
     assert len(topology.edges()) == 2 * 100
     assert abs(topology.femb(range(4)) - femb) <= 1 / (2 * 100)
@@ -91,12 +92,14 @@ def test_femb_of_the_paper_is_met(femb: float, seed: int):
 
 
 @given(st.data(), st.integers(1, 9), st.booleans())
-def test_femb_is_exact_or_impossible(data: st.DataObject, n: int, connected: bool):
+def test_femb_exact_or_impossible(data: st.DataObject, n: int, connected: bool):
     """The graph exists exactly when the counts allow it, as counted by hand here."""
     malicious = data.draw(subsets(n))
     femb = data.draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]))
     edges = data.draw(st.integers(0, n * (n - 1) // 2))
-    liars, benign, cross = len(malicious), n - len(malicious), round(femb * edges)
+    liars = len(malicious)
+    benign = n - len(malicious)
+    cross = round(femb * edges)
     within = liars * (liars - 1) // 2 + benign * (benign - 1) // 2
     possible = cross <= liars * benign and edges - cross <= within
     if connected and liars and benign and cross == 0:
@@ -138,17 +141,16 @@ def test_femb_is_exact_or_impossible(data: st.DataObject, n: int, connected: boo
         (1, 0.0, 0, 0),
     ],
 )
-def test_default_number_of_edges_is_as_large_as_possible(
-    n: int, femb: float, malicious: int, edges: int
-):
+def test_default_edges(n: int, femb: float, malicious: int, edges: int):
     topology = Topology.random_with_femb(n, femb, range(malicious), seed=0)
     assert len(topology.edges()) == 2 * edges
     assert topology.femb(range(malicious)) == pytest.approx(round(femb * edges) / max(edges, 1))
 
 
-def test_no_pair_of_clients_is_preferred_in_a_graph_with_femb():
-    """Each pair turns up about as often as every other pair of its kind, even in little more than a tree."""
-    malicious, draws = [1, 4], 400
+def test_femb_pairs_uniform():
+    """Pairs of a kind are equally frequent, even in a graph with few more edges than a tree."""
+    malicious = [1, 4]
+    draws = 400
     graphs = [
         Topology.random_with_femb(8, 0.25, malicious, edges=9, seed=seed) for seed in range(draws)
     ]
@@ -164,5 +166,5 @@ def test_no_pair_of_clients_is_preferred_in_a_graph_with_femb():
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 
-def test_a_probability_that_is_almost_nothing() -> None:
+def test_tiny_probability() -> None:
     assert eq.Topology.erdos_renyi(5, 1e-17, connected=False, seed=0).degrees.sum() == 0

@@ -14,7 +14,7 @@ from tests.digraphs import Edges, both_ways, digraphs, edge_list, subsets
 
 
 @given(digraphs())
-def test_from_edges_lists_every_sender_once_in_order(graph: tuple[int, Edges]):
+def test_from_edges(graph: tuple[int, Edges]):
     n, edges = graph
     topology = Topology.from_edges(n, edges, directed=True)
     heard = [sorted({sender for sender, receiver in edges if receiver == i}) for i in range(n)]
@@ -28,7 +28,7 @@ def test_from_edges_lists_every_sender_once_in_order(graph: tuple[int, Edges]):
 
 
 @given(digraphs())
-def test_undirected_edges_go_both_ways(graph: tuple[int, Edges]):
+def test_undirected_edges(graph: tuple[int, Edges]):
     n, edges = graph
     assert edge_list(Topology.from_edges(n, edges)) == both_ways(edges)
 
@@ -46,7 +46,7 @@ def test_undirected_edges_go_both_ways(graph: tuple[int, Edges]):
     ],
     ids=str,
 )
-def test_from_edges_takes_many_kinds_of_pairs(edges):
+def test_from_edges_types(edges):
     assert edge_list(Topology.from_edges(3, edges, directed=True)) == [(0, 1), (2, 1)]
 
 
@@ -93,14 +93,14 @@ def test_networkx_round_trip(graph: tuple[int, Edges]):
     assert torch.equal(Topology.from_networkx(exported).senders, topology.senders)
 
 
-def test_from_networkx_numbers_nodes_in_sorted_order():
+def test_networkx_sorted_nodes():
     graph = nx.Graph([(30, 10), (10, 20)])
     assert edge_list(Topology.from_networkx(graph)) == [(0, 1), (0, 2), (1, 0), (2, 0)]
     graph = nx.DiGraph([("c", "a"), ("b", "b")])
     assert edge_list(Topology.from_networkx(graph)) == [(1, 1), (2, 0)]
 
 
-def test_from_networkx_numbers_nodes_as_asked():
+def test_networkx_given_nodes():
     path = [f"c{i}" for i in range(12)]
     graph = nx.path_graph(path, create_using=nx.DiGraph)
     expected = [(i, i + 1) for i in range(11)]
@@ -124,7 +124,7 @@ def test_ring_and_complete(n: int):
     assert Topology.complete(n).is_connected()
 
 
-def test_large_graphs_are_built_without_loops():
+def test_large_graphs():
     n = 100_000
     clients = torch.arange(n)
     edges = torch.cat(
@@ -137,7 +137,7 @@ def test_large_graphs_are_built_without_loops():
 
 
 @given(st.data(), digraphs())
-def test_femb_counts_edges_between_the_sides(data: st.DataObject, graph: tuple[int, Edges]):
+def test_femb(data: st.DataObject, graph: tuple[int, Edges]):
     n, edges = graph
     malicious = data.draw(subsets(n))
     different = {(a, b) for a, b in edges if a != b}
@@ -148,7 +148,7 @@ def test_femb_counts_edges_between_the_sides(data: st.DataObject, graph: tuple[i
 
 
 @given(st.data(), digraphs())
-def test_connectivity_like_networkx(data: st.DataObject, graph: tuple[int, Edges]):
+def test_connectivity(data: st.DataObject, graph: tuple[int, Edges]):
     n, edges = graph
     malicious = data.draw(subsets(n))
     topology = Topology.from_edges(n, edges, directed=True)
@@ -162,7 +162,7 @@ def test_connectivity_like_networkx(data: st.DataObject, graph: tuple[int, Edges
 
 
 @given(st.data(), digraphs())
-def test_malicious_neighbors_are_counted(data: st.DataObject, graph: tuple[int, Edges]):
+def test_malicious_neighbors(data: st.DataObject, graph: tuple[int, Edges]):
     n, edges = graph
     malicious = data.draw(subsets(n))
     counts = Topology.from_edges(n, edges, directed=True).malicious_neighbors(malicious)
@@ -177,7 +177,7 @@ def test_repr_is_short():
 
 
 @given(digraphs(), st.floats(0, 1), st.integers(0, 2**31))
-def test_dropped_edges_are_those_of_dropped_clients(graph: tuple[int, Edges], p: float, seed: int):
+def test_drop_clients(graph: tuple[int, Edges], p: float, seed: int):
     n, edges = graph
     topology = Topology.from_edges(n, edges, directed=True).with_self_loops()
     dropped = topology.drop(p, torch.Generator().manual_seed(seed))
@@ -194,13 +194,13 @@ def test_dropped_edges_are_those_of_dropped_clients(graph: tuple[int, Edges], p:
 
 
 @given(digraphs())
-def test_nobody_or_everybody_drops(graph: tuple[int, Edges]):
+def test_drop_none_or_all(graph: tuple[int, Edges]):
     topology = Topology.from_edges(*graph, directed=True)
     assert torch.equal(topology.drop(0.0).senders, topology.senders)
     assert topology.drop(1.0).senders.shape == (topology.n, 0)
 
 
-def test_clients_drop_at_the_given_rate():
+def test_drop_rate():
     loops = Topology.from_edges(20_000, []).with_self_loops()
     assert abs(int(loops.drop(0.2).degrees.sum()) / 20_000 - 0.8) < 0.02
     generator = torch.Generator().manual_seed(0)
@@ -208,7 +208,7 @@ def test_clients_drop_at_the_given_rate():
 
 
 @given(digraphs())
-def test_self_loops_are_added_once(graph: tuple[int, Edges]):
+def test_self_loops_once(graph: tuple[int, Edges]):
     n, edges = graph
     looped = Topology.from_edges(n, edges, directed=True).with_self_loops()
     assert edge_list(looped) == sorted({*edges, *((i, i) for i in range(n))})

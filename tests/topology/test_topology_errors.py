@@ -11,7 +11,8 @@ import torch
 
 from equipoise import Lies, Topology
 
-RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
+RING = Topology.ring(3)
+MODELS = torch.zeros(3, 2)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,8 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         (lambda: Topology.regular(6, 3, malicious=[6]), "malicious must be from 0 to 5, found 6"),
         (
             lambda: Topology.regular(6, 1, seed=0),
-            "found no connected regular graph with n=6, degree=1 in 1000 draws; ask for more edges, or for connected=",
+            "found no connected regular graph with n=6, degree=1 in 1000 draws; "
+            "ask for more edges, or for connected=",
         ),
         (lambda: Topology.erdos_renyi(0, 0.5), "n must be an integer at least 1, found 0"),
         (lambda: Topology.erdos_renyi(4, 1.5), "p must be a number from 0 to 1, found 1.5"),
@@ -67,7 +69,8 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: Topology.small_world(6, 2, 0.0, malicious=[0, 3]),
-            "found no connected small-world graph with n=6, degree=2, rewire=0.0 with its 4 benign clients connected "
+            "found no connected small-world graph with n=6, degree=2, rewire=0.0 "
+            "with its 4 benign clients connected "
             "among themselves in 1000 draws",
         ),
         (lambda: Topology.random_with_femb(0, 0.1, []), "n must be an integer at least 1, found 0"),
@@ -82,7 +85,8 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: Topology.random_with_femb(4, 1.0, [0], edges=4),
-            "femb=1.0 with 4 edges of 3 benign and 1 malicious clients needs 4 edges between malicious and benign "
+            "femb=1.0 with 4 edges of 3 benign and 1 malicious clients needs 4 "
+            "edges between malicious and benign "
             "clients, found 3 pairs of them",
         ),
         (
@@ -91,7 +95,8 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: Topology.random_with_femb(4, 0.0, [0], edges=3),
-            "needs an edge between malicious and benign clients to give every client a neighbor, found 0",
+            "needs an edge between malicious and benign clients to give every "
+            "client a neighbor, found 0",
         ),
         (
             lambda: Topology.random_with_femb(4, 1.0, [0], edges=3),
@@ -196,7 +201,8 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: RING.deliver(torch.zeros(4, 2)),
-            "models must be a floating-point tensor of shape (n, d) with n = 3 clients, found float32 (4, 2)",
+            "models must be a floating-point tensor of shape (n, d) with n = 3 "
+            "clients, found float32 (4, 2)",
         ),
         (lambda: RING.deliver(torch.zeros(3)), "with n = 3 clients, found float32 (3,)"),
         (lambda: RING.deliver(torch.zeros(3, 2).long()), "with n = 3 clients, found int64 (3, 2)"),
@@ -218,11 +224,13 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
         (
             lambda: RING.deliver(MODELS, MODELS.double(), [0]),
-            "lies must have the dtype and device of models, torch.float32 on cpu, found torch.float64 on cpu",
+            "lies must have the dtype and device of models, torch.float32 on "
+            "cpu, found torch.float64 on cpu",
         ),
         (
             lambda: RING.deliver(MODELS, MODELS.to("meta"), [0]),
-            "lies must have the dtype and device of models, torch.float32 on cpu, found torch.float32 on meta",
+            "lies must have the dtype and device of models, torch.float32 on "
+            "cpu, found torch.float32 on meta",
         ),
         (
             lambda: RING.deliver(MODELS, Lies.per_receiver(torch.zeros(4, 2)), [0]),
@@ -230,6 +238,6 @@ RING, MODELS = Topology.ring(3), torch.zeros(3, 2)
         ),
     ],
 )
-def test_bad_input_says_what_was_expected(make, message: str):
+def test_error_text(make, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
