@@ -72,7 +72,7 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
         expected = "a floating-point tensor of shape (d,)"
         raise ValueError(f"vector must be {expected}, found {describe(vector)}{hint}")
     _check_length(vector, entries)
-    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+    for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
         entry.tensor.copy_(part.view(entry.tensor.shape))
     return module
 
@@ -180,7 +180,7 @@ def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
 def _check_length(
     vector: Tensor, entries: list[Entry], argument: str = "vector", owner: str = "module"
 ) -> None:
-    expected = sum(_sizes(entries))
+    expected = sum(_element_counts(entries))
     found = len(vector)
     if found == expected:
         return
@@ -221,16 +221,16 @@ def _check_not_shared(layouts: list[list[Entry]]) -> None:
                 )
 
 
-def _sizes(entries: list[Entry]) -> list[int]:
+def _element_counts(entries: list[Entry]) -> list[int]:
     return [entry.tensor.numel() for entry in entries]
 
 
 def _new_vector(entries: list[Entry], *rows: int) -> Tensor:
     dtype = reduce(torch.promote_types, (entry.tensor.dtype for entry in entries))
     device = entries[0].tensor.device
-    return torch.empty(*rows, sum(_sizes(entries)), dtype=dtype, device=device)
+    return torch.empty(*rows, sum(_element_counts(entries)), dtype=dtype, device=device)
 
 
 def _copy_entries(vector: Tensor, entries: list[Entry]) -> None:
-    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+    for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
         part.view(entry.tensor.shape).copy_(entry.tensor)

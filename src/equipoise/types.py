@@ -3,8 +3,8 @@
 A *rule* turns a client's own model and the messages that it received into an aggregate. One call
 serves one client, ``rule(own (d,), received (k, d))``, and all clients of a graph,
 ``rule(own (n, d), inbox)``. Hyper-parameters are fields of the rule. Values that change from round
-to round are keywords of the call. State is an input and an output: a rule holds none, so that
-everybody, attackers included, can call it twice without side effects.
+to round are keywords of the call. State is an input and an output: a rule holds none, so that any
+caller, attackers included, can call it twice without side effects.
 """
 
 from __future__ import annotations

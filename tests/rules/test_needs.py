@@ -65,5 +65,5 @@ def test_undeclared_gets_update() -> None:
 
 def test_per_client_names_the_rule() -> None:
     rule = eq.PerClient([eq.Balance()])
-    with pytest.raises(TypeError, match="Balance needs t and total: pass t=..., total=..."):
+    with pytest.raises(TypeError, match=r"Balance needs t and total: pass t=\.\.\., total=\.\.\."):
         rule(torch.ones(1, 2), eq.Inbox.of_one(torch.ones(1, 2)))

@@ -17,7 +17,7 @@ LARGEST_ID = 2**63 - 1  # ids are stored as int64
 UNREADABLE = "malformed: cannot be read"
 
 
-def as_list(messages: Iterable[object]) -> list[object]:
+def as_messages(messages: Iterable[object]) -> list[object]:
     """The messages as a list.
 
     A sender controls a message, but not the container of all messages. So a wrong container is a
@@ -47,7 +47,7 @@ def as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
     return ids
 
 
-def read(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
+def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
     """The ``d`` values of a message, or the reason for rejecting it.
 
     The values are a strided floating-point tensor, a floating-point array, or an array of single
@@ -72,7 +72,7 @@ def read(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
 
 
 def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
-    """Copy values that ``read`` returned to a row of a bank; return False if that fails."""
+    """Copy values that `parse_message` returned to a row of a bank; return False if that fails."""
     try:
         tensor = _as_tensor(values, dtype) if isinstance(values, np.ndarray) else values.detach()
         row.view(tensor.shape).copy_(tensor)

@@ -12,7 +12,7 @@ from equipoise._utils.formatting import as_call
 from equipoise._utils.memo import Memo
 from equipoise._utils.validation import check_count, check_range, describe, is_floating
 from equipoise.kernels import Received
-from equipoise.messages._parsing import UNREADABLE, as_ids, as_list, copy_values, read
+from equipoise.messages._parsing import UNREADABLE, as_ids, as_messages, copy_values, parse_message
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +127,9 @@ class Inbox(Received):
             dtype = like.dtype
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point torch.dtype, found {dtype!r}")
-        received = as_list(messages)
+        received = as_messages(messages)
         ids = as_ids(senders, len(received))
-        found = [read(message, like.numel(), dtype) for message in received]
+        found = [parse_message(message, like.numel(), dtype) for message in received]
         # Memory is reserved for senders of a readable message only. Otherwise an attacker could
         # make a receiver reserve a model for each malformed message.
         readable = {ids[slot] for slot, values in enumerate(found) if not isinstance(values, str)}

@@ -138,8 +138,8 @@ def _missing(rule: object, names: list[str]) -> TypeError:
     call = ", ".join(f"{name}=..." for name in names)
     sources = [SOURCES_IN_SIMULATOR[name] for name in names if name in SOURCES_IN_SIMULATOR]
     hint = f" (in a Simulator: {'; '.join(sources)})" if sources else ""
-    who = type(rule).__name__
-    return TypeError(f"{who} needs {' and '.join(names)}: pass {call} when calling it{hint}")
+    rule_name = type(rule).__name__
+    return TypeError(f"{rule_name} needs {' and '.join(names)}: pass {call} when calling it{hint}")
 
 
 def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
