@@ -126,6 +126,7 @@ def unstack_models(
     layouts = [entries_of(module, name, buffers) for module, name in named]
     _check_not_shared(layouts)
     for row, entries, (_, name) in zip(models, layouts, named, strict=True):
+        # All rows are checked before the first one is written, so that an error changes no module.
         _check_length(row, entries, "row of models", name)
     pairs = zip(models, named, strict=True)
     return [unflatten(row, module, buffers=buffers) for row, (module, _) in pairs]
@@ -157,6 +158,7 @@ def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
 
 
 def _averageable_buffers(module: nn.Module) -> list[Entry]:
+    # named_buffers has no flag for persistence, but the state_dict holds only persistent ones.
     saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
     # Complex buffers are kept here, so that they are rejected with an error, not left out.
     return [
@@ -213,6 +215,7 @@ def _check_not_shared(layouts: list[list[Entry]]) -> None:
         for entry in entries:
             if not entry.tensor.numel():
                 continue
+            # Views of one storage that start elsewhere are not found: no usual module has them.
             other = first.setdefault(entry.tensor.data_ptr(), i)
             if other != i:
                 raise ValueError(
@@ -226,6 +229,7 @@ def _element_counts(entries: list[Entry]) -> list[int]:
 
 
 def _new_vector(entries: list[Entry], *rows: int) -> Tensor:
+    # For example, float16 and bfloat16 together need float32.
     dtype = reduce(torch.promote_types, (entry.tensor.dtype for entry in entries))
     device = entries[0].tensor.device
     return torch.empty(*rows, sum(_element_counts(entries)), dtype=dtype, device=device)

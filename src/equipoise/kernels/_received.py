@@ -58,6 +58,7 @@ class Received:
 
     def lengths(self, chosen: Tensor) -> Tensor:
         """(n, k) norms of the messages in the chosen (n, k) slots; arbitrary values elsewhere."""
+        # Without messages there is no row 0 for unchosen slots to point to.
         known = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
         return known[self.slots.where(chosen, 0)]
 
@@ -75,6 +76,7 @@ class Received:
         return self._memo.get("present", (self.bank, self.slots, self.mask), self._find_present)
 
     def _find_present(self) -> Tensor:
+        # The mask itself is returned in the usual case, and `_find_arrived` then shares the edges.
         if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]

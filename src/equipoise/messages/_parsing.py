@@ -37,6 +37,7 @@ def as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
     """The id of each message's sender; by default 0, 1, ..."""
     if senders is None:
         return list(range(count))
+    # Python integers do not wrap around, so that an id beyond int64 is an error.
     ids = senders.tolist() if isinstance(senders, Tensor) and senders.dim() == 1 else list(senders)
     for sender in ids:
         check_count("senders", sender, 0, LARGEST_ID)
@@ -61,6 +62,7 @@ def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array
         if issubclass(type(message), np.ndarray):
             return _read_array(np.asarray(message), d)
         try:
+            # A memoryview copies nothing.
             buffer = memoryview(message)  # type: ignore[arg-type]
         except TypeError:
             return (
@@ -116,6 +118,7 @@ def _read_array(array: Array, d: int) -> Array | str:
 
 def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
     """A buffer of single bytes holds values of ``dtype``; other buffers state their format."""
+    # Integers, unsigned integers and byte strings of one byte are how buffers hold raw bytes.
     if array.dtype.itemsize != 1 or array.dtype.kind not in "iuS":
         return _read_array(array, d)
     if array.size != d * dtype.itemsize:

@@ -193,6 +193,7 @@ class Inbox(Received):
         """
         inbox = self
         if any(x.is_inference() for x in (self.bank, *self._ids)):
+            # A fresh cache that is valid for one call, during which no code writes to the messages.
             inbox = self._copy(Memo(trusting=True))
         _ = inbox._sent  # checks the ids
         return inbox

@@ -158,6 +158,7 @@ class Lies:
         """
         _check_edges(edges)
         ids = (edges, self.senders, self.receivers)
+        # Any n beyond all ids makes the addresses of edges distinct.
         n = 1 + max((int(x.max()) for x in ids if x.numel()), default=0)
         which = self._find(edges[:, 0], edges[:, 1], n)
         is_lie = which >= 0
@@ -227,6 +228,7 @@ def substitute_lies(
     is_model = mask & ~is_lie
     kept, model_slots = _renumber(senders[is_model], len(models))
     sent, lie_slots = _renumber(which[is_lie], len(lies.rows))
+    # Rows that no client receives any more are left out, so the bank grows by distinct lies only.
     bank = new_output(models, len(kept) + len(sent), models.shape[1])
     torch.index_select(models, 0, kept, out=bank[: len(kept)])
     torch.index_select(lies.rows, 0, sent, out=bank[len(kept) :])
@@ -266,6 +268,7 @@ def _choose(clients: Clients | None, rows: Tensor, *, name: str = "only") -> Ten
 
 def _renumber(ids: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """The distinct ids below ``end``, ascending, and the position of each id among them."""
+    # A bitmap instead of unique(): linear in the number of ids, and ids are small integers.
     used = torch.zeros(end, dtype=torch.bool, device=ids.device)
     used[ids] = True
     return used.nonzero().flatten(), (used.cumsum(0) - 1)[ids]

@@ -33,6 +33,7 @@ def candidate_losses(
     losses = torch.full(chosen.shape, torch.inf, dtype=torch.float64, device=own.device)
     found = _evaluate(loss_of, inbox.bank, rows, receivers)
     losses[receivers, columns] = found.where(~found.isnan(), torch.inf)
+    # Losses of own are evaluated only where they are compared with something.
     clients = receivers.unique()
     own_losses = torch.full((len(own),), torch.inf, dtype=torch.float64, device=own.device)
     own_losses[clients] = _evaluate(loss_of, own, clients, clients)
@@ -56,10 +57,12 @@ def _batches(models: Tensor, rows: Tensor) -> Iterator[tuple[slice | Tensor, Ten
     fitting = COPIED_CANDIDATES // models.shape[1]
     counts = rows.bincount()
     mostly_shared = len(rows) > 2 * counts.count_nonzero()
+    # A batch of at most three models is not worth a copy.
     if fitting <= 3 or (fitting <= SMALL_BATCH and mostly_shared):
         for part in rows.argsort(stable=True).split(counts[counts > 0].tolist()):
             yield part, models[int(rows[part[0]])].expand(len(part), -1)
         return
+    # One buffer serves all batches, so that memory is allocated once.
     buffer = models.new_empty(0, models.shape[1])
     for part in column_blocks(len(rows), fitting):
         chosen = rows[part]

@@ -38,6 +38,8 @@ def check_guarantee(tolerated: Tensor, most: Tensor, degrees: Tensor, *, strict:
     malicious neighbor that sends NaN cannot cause an error. On a GPU the host waits for the result
     once.
     """
+    # Without strict, a negative limit counts as 0: a client that expects no malicious neighbor
+    # needs no guarantee.
     beyond = (tolerated > (most if strict else most.clamp_min(0))) & (degrees > 0)
     if not beyond.any():
         return
@@ -70,6 +72,7 @@ def _warn(text: str) -> None:
         return
     level = 1
     frame = sys._getframe()
+    # Point the warning at the first frame outside of the library, where the call can be changed.
     while frame.f_back is not None and _package(frame.f_globals) in INNER_PACKAGES:
         frame = frame.f_back
         level += 1
@@ -88,6 +91,7 @@ def at_most_one_warning(given: list[str]) -> Iterator[None]:
 
     The text of the warning is appended to the list, which is empty at first.
     """
+    # An outer block that already gave its warning silences this one.
     token = _given.set(_given.get() or given)
     try:
         yield
@@ -98,6 +102,7 @@ def at_most_one_warning(given: list[str]) -> Iterator[None]:
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Give no `GuaranteeWarning` in this block, where exceeding a guarantee is intended."""
+    # A list that is not empty stands for a warning that was already given.
     token = _given.set(["no warning is wanted"])
     try:
         yield

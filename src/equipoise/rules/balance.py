@@ -73,12 +73,16 @@ class Balance(WeightedRule):
         if self.kappa > 0:
             limit *= self._decay(inputs["t"], inputs["total"])
         distances, norms = kernels.distances(own, inbox)
+        # Close to the limit, distances are computed again in float64: otherwise an attacker could
+        # place a message where rounding decides.
         return uniform(kernels.within(own, inbox, norms, distances, limit))
 
     def _decay(self, t: int, total: int) -> float:
         if t >= total:
             raise ValueError(f"t must be a round from 0 to total - 1 = {total - 1}, found {t}")
         progress = t / total if self.progress is None else self.progress(t, total)
+        # Written as a negation, so that NaN is an error as well. A negative progress would raise
+        # the limit above gamma, and with it the bound on the influence of an attacker.
         if not progress >= 0:
             raise ValueError(
                 f"progress must be a number >= 0, found {progress} at t={t}, total={total}"

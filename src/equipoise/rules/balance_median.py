@@ -45,9 +45,9 @@ class BalanceMedian(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Give the accepted messages equal weights."""
         distances, norms = kernels.distances(own, inbox)
-        middle = (
-            inbox.counts - 1
-        ) // 2  # absent messages are infinitely far away, so they come last
+        # Absent messages are infinitely far away, so they come after all others.
+        middle = (inbox.counts - 1) // 2
         distances = kernels.exact_near_ranks(own, inbox, norms, distances, middle)
+        # Without gamma, a malicious majority would choose the median, and accept itself.
         within_gamma = kernels.within(own, inbox, norms, distances, float(self.gamma))
         return uniform(within_gamma & (distances <= kernels.value_at_rank(distances, middle)))

@@ -63,6 +63,7 @@ class Rule(ABC):
         if inputs.get("out") is not None:
             # Native kernels write to the memory of out, which torch does not notice.
             torch.autograd.graph.increment_version(inputs["out"])
+        # A training loop often calls rules inside of its autocast block.
         with _without_autocast(own.device):
             if own.dim() == 2:
                 return self.aggregate(models, inbox, **inputs)
@@ -84,6 +85,8 @@ class WeightedRule(Rule):
     @final
     def aggregate(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Aggregated:
         """Weigh the messages, then combine them."""
+        # Weights stay in float64 until here: thresholds and remainders must not be rounded to the
+        # dtype of the models first.
         weights = self.weigh(own, inbox, **inputs)
         model = kernels.combine(own, own_share(weights), inbox, weights, out=inputs.get("out"))
         return Aggregated(model, as_diagnostic(weights, own), inputs.get("state"))
@@ -153,6 +156,7 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
             f"own and received must have the same device, found {own.device} and "
             f"{received.device}; received.to(own) moves it"
         )
+    # The ids of an inbox are checked again if they changed: kernels read memory by them.
     inbox = (received if isinstance(received, Inbox) else Inbox.of_one(received)).current()
     if own.dim() == 2 and not isinstance(received, Inbox):
         raise ValueError(
@@ -161,6 +165,8 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
         )
     models = torch.atleast_2d(own.detach())
     _check_match(own, models, inbox)
+    # One client in its own loop gets an error. Among many clients, a diverged one must not stop
+    # the others.
     if own.dim() == 1 and not kernels.are_finite(models).all():
         raise ValueError(
             "own must be finite, found a NaN, an infinity, or values whose norm overflows"
@@ -175,6 +181,7 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
             f"own and received must have the same d > 0, found own d={own.shape[-1]}, "
             f"received d={inbox.d}; models must be of one architecture"
         )
+    # The usual mistake is the inbox of a whole graph for one client.
     if len(models) != inbox.n:
         hint = "; inbox.of(i) is what client i received" if own.dim() == 1 else ""
         raise ValueError(
@@ -208,6 +215,8 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
         )
     if out.requires_grad:
         raise ValueError("out must not require gradients, which rules do not compute")
+    # Kernels write to out while they still read their inputs, so shared memory would change the
+    # messages during the aggregation.
     given = [x for name, x in inputs.items() if name != "out" and isinstance(x, Tensor)]
     if any(kernels.may_share_memory(out, x) for x in (own, *others, *given)):
         raise ValueError(
@@ -217,6 +226,7 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
 
 def _overlaps_itself(x: Tensor) -> bool:
     """Whether two elements of a vector or matrix may have the same memory."""
+    # Sorted by stride, an element must lie beyond all elements reached by smaller strides.
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -231,6 +241,7 @@ def _as_batch_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("update", "out"):
         if isinstance(batch.get(name), Tensor):
             batch[name] = batch[name][None]
+    # The one-client call knows no client ids, so its loss_of takes models only.
     loss_of = batch.get("loss_of")
     if loss_of is not None:
         batch["loss_of"] = lambda models, clients: loss_of(models)

@@ -56,6 +56,7 @@ def run_exchanges(
     name = getattr(rule, "__name__", type(rule).__name__)
     check_inputs(name, inputs)
     exchanges = as_multi_exchange(rule).exchanges(own, **inputs)
+    # A method without yield runs at once and returns no generator, which is easy to miss.
     if not isinstance(exchanges, Generator):
         raise ValueError(
             f"{name}.exchanges must be a generator, which yields, found {describe(exchanges)}"

@@ -60,6 +60,7 @@ class FLTrust(Rule):
     ) -> Aggregated:
         """Rescale, then average by the cosine."""
         cosines, norms = kernels.cosines(own, inbox)
+        # Only messages with a positive cosine count, so only their norms matter here.
         scales = norms[:, None] / inbox.lengths(cosines > 0)
         trust = cosines.clamp_min_(0).where(scales.isfinite(), 0.0)
         if self.weighted:

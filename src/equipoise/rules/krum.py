@@ -51,10 +51,13 @@ class Krum(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
         """Give the message with the lowest score the weight 1."""
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
+        # The guarantee is about neighbors, not about finite messages: see `check_guarantee`.
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 3) // 2, degrees, strict=self.strict)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for group, scores in kernels.nearest_sums(own, inbox, excluded=f + 2):
+            # Equal scores go to the lowest client id, so that an attacker gains nothing from the
+            # order in which messages arrive.
             is_lowest = scores == scores.amin(1, keepdim=True)
             senders = inbox.senders[group.receivers[:, None], group.columns]
             first = senders.where(is_lowest, torch.iinfo(torch.int64).max).argmin(1)

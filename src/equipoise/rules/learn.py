@@ -80,6 +80,7 @@ class LEARN:
         check_inputs(type(self).__name__, inputs)
         check_given(self, inputs)
         update = inputs["update"]
+        # A wrong update would be added to own silently, by broadcasting.
         if not isinstance(update, Tensor) or (update.shape, update.dtype) != (own.shape, own.dtype):
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
         check_out(inputs, own)
@@ -88,9 +89,11 @@ class LEARN:
         agreed = update
         for _ in range(_update_exchanges(inputs["t"])):
             agreed = self._agree(agreed, (yield agreed), inputs.get("tolerated"))
+        # own already contains the update of local training: replace it by the agreed one.
         model = own + (agreed - update)
         model = kernels.undo_infinite_values(model, own)
         model = kernels.undo_infinite_norms(model, own)
+        # The last exchange excludes own, which the caller mixes in afterwards.
         rule = TrimmedMean(self.tolerated, self.strict)
         return rule(model, (yield model), **inputs)
 
@@ -104,6 +107,8 @@ class LEARN:
         """The next update of each client, in the shape of the one that it sent."""
         updates, inbox = as_batch(update, received)
         included = self.own_update == "included"
+        # N_i and {i} are united as sets, so own must not count twice. One client alone does not
+        # know its id, so its caller leaves its own message out.
         if included and update.dim() == 2:
             inbox = _without_self_loops(inbox)
         f = as_tolerated(self, tolerated, inbox)

@@ -41,5 +41,7 @@ class Median(Rule):
         **_: Any,
     ) -> Aggregated:
         """Trim all but one or two values; weights differ by coordinate, so there are none."""
+        # The kernel clamps the trim to (count - 1) // 2, which leaves one or two middle values. The
+        # number of finite messages need not be known for that.
         trim = torch.full((inbox.n,), inbox.k, device=own.device)
         return Aggregated(kernels.trimmed_mean(own, inbox, trim, out=out), None, state)

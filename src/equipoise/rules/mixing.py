@@ -55,6 +55,7 @@ def as_shares(alpha: object, own: Tensor) -> Tensor:
         raise ValueError(
             f"alpha must be {expected} for own of shape {shape}, found {describe(alpha)}"
         )
+    # Compared as Python floats, so that NaN fails, and the first wrong client is named.
     for client, share in enumerate(shares.reshape(-1).tolist()):
         if not 0 <= share <= 1:
             where = f" for client {client}" if per_client else ""

@@ -89,13 +89,16 @@ class PerClient(Rule):
         """Serve the clients of each distinct rule together."""
         self.check_clients(inbox.n)
         model = torch.empty_like(own) if out is None else out
+        # NaN marks clients whose rule has no weights; 0 would mean that they rejected all messages.
         weights = torch.full_like(inbox.slots, torch.nan, dtype=torch.float64)
         has_weights = False
         for rule, clients in self._batches(own):
             part = {name: _of_clients(name, value, clients) for name, value in inputs.items()}
+            # Receivers are renumbered from 0 here; warnings must name the clients of the graph.
             with serving(clients):
                 theirs = rule(own[clients], inbox.of(clients), **part)
             model[clients] = theirs.model
+            # State of several rules would have to be split by client, in a way that only they know.
             if theirs.state is not None:
                 found = f"{theirs.state!r:.80} of {rule}"
                 raise ValueError(f"rules must hold no state in PerClient, found {found}")
@@ -109,6 +112,7 @@ class PerClient(Rule):
 
     def _batches(self, own: Tensor) -> Iterator[tuple[Aggregator, Tensor]]:
         """Distinct rules with their clients, as many as fit into the memory for copies."""
+        # Rules are frozen dataclasses: equal hyper-parameters make equal rules.
         for rule in dict.fromkeys(self.rules):
             chosen = [client for client, other in enumerate(self.rules) if other == rule]
             clients = torch.tensor(chosen, device=own.device)

@@ -68,6 +68,7 @@ class SCClip(Rule):
         """Clip, then average."""
         if self.mode == "norm":
             norms = kernels.norms_of(own, inbox)
+            # A non-finite own has no norm to clip to. Its client keeps it, since all shares are 0.
             shares = uniform(inbox.present & norms.isfinite()[:, None])
             lengths = inbox.lengths(inbox.present)
             weights = shares * kernels.clip_factors(norms[:, None], lengths)

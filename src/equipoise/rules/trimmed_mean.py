@@ -59,4 +59,5 @@ class TrimmedMean(Rule):
         f = as_tolerated(self, tolerated, inbox)
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
+        # The kernel clamps f to what leaves at least one value.
         return Aggregated(kernels.trimmed_mean(own, inbox, f, out=out), None, state)

@@ -65,6 +65,7 @@ class UBAR(WeightedRule):
         if self.empty != "own":
             order = losses if self.empty == "best" else distances
             ranks = kernels.rank_with_ties(order, inbox.senders)
+            # An infinite loss is NaN or absent, and must not be the best one.
             first = near & (ranks == 0) & order.isfinite()
             accepted |= first & ~accepted.any(1, keepdim=True)
         return uniform(accepted)
@@ -75,6 +76,7 @@ class UBAR(WeightedRule):
         amount = inbox.counts - tolerated
         ranks = [amount - 1]
         if self.empty == "closest":
+            # The closest message decides here as well, so ties with it must be exact, too.
             ranks.append(torch.zeros_like(amount))
         distances = kernels.exact_near_ranks(own, inbox, norms, distances, *ranks)
         place = kernels.rank_with_ties(distances, inbox.senders)

@@ -44,6 +44,7 @@ def from_networkx(
     """The number of clients, and the edges; nodes are numbered as in ``nodes``, or sorted."""
     import networkx as nx
 
+    # Parallel edges would send a message twice, which no rule defines.
     if not isinstance(graph, nx.Graph) or graph.is_multigraph():
         raise ValueError(f"graph must be a Graph or a DiGraph, found {type(graph).__name__}")
     clients = {node: client for client, node in enumerate(_in_order(graph, nodes))}
@@ -75,6 +76,7 @@ def by_receiver(n: int, keys: Tensor) -> Tensor:
     receivers = keys // n
     senders = keys % n
     degrees = torch.bincount(receivers, minlength=n)
+    # Keys are sorted, so the column of an edge is its distance from the first one of its receiver.
     starts = degrees.cumsum(0) - degrees
     columns = torch.arange(len(keys), device=keys.device) - starts[receivers]
     table = torch.full((n, int(degrees.max())), -1, device=keys.device)

@@ -105,6 +105,7 @@ def _first_connected(
 def source(seed: int | None) -> random.Random:
     """A random number generator; without a seed it follows ``torch.manual_seed``."""
     if seed is None:
+        # torch seeds a generator of Python, because networkx draws with that one.
         return random.Random(int(torch.randint(2**62, (), device="cpu")))
     check_count("seed", seed, 0)
     return random.Random(int(seed))
@@ -120,6 +121,7 @@ def strongly_connected(n: int, edges: Tensor) -> bool:
     """Whether each client reaches all others along directed edges."""
     import networkx as nx
 
+    # Clients without edges are not in this graph, hence the comparison of sizes.
     graph = nx.DiGraph(edges.tolist())
     return n < 2 or (len(graph) == n and bool(nx.is_strongly_connected(graph)))
 
@@ -201,6 +203,7 @@ def _obstacle(edges: int, femb: float, benign: int, bad: int, connected: bool) -
 
 def _tree(benign: int, bad: int, cross: int, rng: random.Random) -> tuple[list[int], list[int]]:
     """Codes of cross and inner edges of a spanning tree; of two trees without cross edges."""
+    # Cross edges attach malicious clients to the benign tree; the others attach to earlier ones.
     attached = min(cross, bad)
     across = [m * benign + rng.randrange(benign) for m in range(attached)]
     within = [_count_pairs(i) + rng.randrange(i) for i in range(1, benign)]

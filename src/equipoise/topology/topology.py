@@ -255,6 +255,7 @@ class Topology:
         [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
         """
         receivers, senders = self._ends()
+        # One int64 key per edge sorts faster than pairs.
         keys = (senders * self.n + receivers).sort().values
         return torch.stack([keys // self.n, keys % self.n], dim=1)
 
@@ -279,6 +280,7 @@ class Topology:
         import networkx as nx
 
         edges = self.edges()
+        # All edges are mutual if swapping senders and receivers gives the same sorted pairs.
         mutual = torch.equal(edges, torch.stack(self._ends(), dim=1))
         graph = nx.Graph() if mutual else nx.DiGraph()
         graph.add_nodes_from(range(self.n))
@@ -340,6 +342,7 @@ class Topology:
         """
         check_probability("p", p)
         device = device_of(generator, self.senders.device)
+        # A fixed dtype: with the default dtype of torch, a seed would give different draws.
         draws = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
         online = (draws >= p).to(self.senders.device)
         receivers, senders = self._ends()
@@ -387,6 +390,7 @@ class Topology:
         if not is_floating(models) or models.dim() != 2 or len(models) != self.n:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
+        # The usual case in a simulation: edges are checked once per graph, not once per round.
         if lies is None and models.device == self.senders.device:
             return self._inbox.with_bank(models, keep_nonfinite=keep_nonfinite)
         senders = self.senders.clamp(min=0).to(models.device)
@@ -395,6 +399,7 @@ class Topology:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
         if malicious is None:
             raise ValueError("malicious must say which clients may tell the lies, found None")
+        # A self-loop carries the own model of a client, which no attack on messages changes.
         from_others = senders != torch.arange(self.n, device=models.device)[:, None]
         may_lie = as_mask(malicious, self.n).to(models.device)[senders] & from_others
         table = as_lies(lies, models)
