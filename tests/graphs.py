@@ -21,7 +21,7 @@ class Graph(NamedTuple):
     edges: tuple[tuple[int, int], ...]
 
     def senders_to(self, i: int) -> list[int]:
-        """Who sends to client ``i``, ascending."""
+        """The senders of client ``i``, ascending."""
         return sorted(sender for sender, receiver in self.edges if receiver == i)
 
 
@@ -31,14 +31,14 @@ def both_ways(name: str, n: int, edges: Iterable[tuple[int, int]]) -> Graph:
 
 
 def regular(n: int, degree: int, seed: int = 0) -> Graph:
-    """A random graph where every client has ``degree`` neighbours."""
+    """A random graph where every client has ``degree`` neighbors."""
     return both_ways(
         f"regular-{n}-{degree}", n, nx.random_regular_graph(degree, n, seed=seed).edges
     )
 
 
 def complete(n: int) -> Graph:
-    """A graph where everybody hears everybody."""
+    """The complete graph."""
     return both_ways(f"complete-{n}", n, nx.complete_graph(n).edges)
 
 
@@ -118,7 +118,7 @@ def deliver(
 ) -> eq.Inbox:
     """The inbox of a graph: models in the first n rows of the bank, lies after them.
 
-    Slots are shuffled, so that only ``senders`` tells who sent what, and padding points anywhere.
+    Slots are shuffled, so that only ``senders`` identifies messages, and padding is arbitrary.
     """
     lies = {} if lies is None else lies
     row_of = {edge: graph.n + position for position, edge in enumerate(lies)}

@@ -24,15 +24,15 @@ every_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.n
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-def assert_answer(model: Tensor, weights: Tensor | None, answer: Answer, who: str) -> None:
+def assert_answer(model: Tensor, weights: Tensor | None, answer: Answer, label: str) -> None:
     assert (weights is None) == (answer.weights is None), (
-        f"{who}: weights {weights}, expected {answer.weights}"
+        f"{label}: weights {weights}, expected {answer.weights}"
     )
     if weights is not None:
         found = array(weights)
-        np.testing.assert_array_equal(found != 0, answer.weights != 0, err_msg=f"{who}: accepted")
+        np.testing.assert_array_equal(found != 0, answer.weights != 0, err_msg=f"{label}: accepted")
         np.testing.assert_allclose(
-            found, answer.weights, rtol=1e-5, atol=1e-30, err_msg=f"{who}: weights"
+            found, answer.weights, rtol=1e-5, atol=1e-30, err_msg=f"{label}: weights"
         )
     error = np.abs(array(model) - answer.model)
     allowed = TOLERANCE[model.dtype] * np.maximum(
@@ -40,7 +40,7 @@ def assert_answer(model: Tensor, weights: Tensor | None, answer: Answer, who: st
     ) + smallest(model.dtype)
     worst = int(np.argmax(error - allowed))
     assert (error <= allowed).all(), (
-        f"{who}, coordinate {worst}: {array(model)[worst]}, expected "
+        f"{label}, coordinate {worst}: {array(model)[worst]}, expected "
         f"{answer.model[worst]} within {allowed[worst]}"
     )
 

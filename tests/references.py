@@ -64,7 +64,7 @@ def fedavg(
 def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
     """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances."""
     here = present(messages)
-    neighbours = max(1, min(len(here) - tolerated - 2, len(here) - 1))
+    nearest = max(1, min(len(here) - tolerated - 2, len(here) - 1))
     scored = []
     for candidate in here:
         squared = [
@@ -72,7 +72,7 @@ def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) 
             for other in here
             if other != candidate
         ]
-        scored.append((sum(sorted(squared)[:neighbours]), messages[candidate].sender, candidate))
+        scored.append((sum(sorted(squared)[:nearest]), messages[candidate].sender, candidate))
     chosen = [min(scored)[2]] if scored else []
     return mean_of(own, messages, chosen)
 

@@ -243,7 +243,7 @@ UBAR = [
         {"loss_of": loss(lambda x: torch.where(x > 0, x, nan))},
     ),
     Case(
-        "tolerates everybody",
+        "tolerates all",
         eq.UBAR(4),
         [0],
         LINE,
@@ -294,9 +294,9 @@ CASES = [
 
 LEARN = [
     LearnCase("round 0 exchanges no updates", eq.LEARN(), 0, 0, [10, 20, 30], [25, 20, 15]),
-    # everybody's update becomes the mean 3
+    # each update becomes the mean 3
     LearnCase("included", eq.LEARN(), 1, 0, [12, 21, 27], [24, 19.5, 16.5]),
-    # everybody's update becomes the middle one, 2; two models are too few to trim
+    # each update becomes the middle one, 2; two models are too few to trim
     LearnCase("included, trimmed", eq.LEARN(), 1, 1, [11, 20, 26], [23, 18.5, 15.5], beyond=True),
     # updates become 4, 3.5, 1.5
     LearnCase(

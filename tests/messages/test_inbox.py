@@ -1,4 +1,4 @@
-"""Inbox: who received what."""
+"""Inbox: messages of all receivers, and untrusted messages of one."""
 
 from typing import Any
 
@@ -170,7 +170,7 @@ def test_collect_duplicates(rule: Any) -> None:
     honest = [torch.ones(3), torch.full((3,), 1.1), torch.full((3,), 1.2)]
     once = Inbox.collect([*honest, lie], like=own, senders=[1, 2, 3, 9])
     often = Inbox.collect(
-        [*honest, "rubbish", lie, lie, 2 * lie],
+        [*honest, "malformed", lie, lie, 2 * lie],
         like=own,
         senders=torch.tensor([1, 2, 3, 9, 9, 9, 9]),
     )

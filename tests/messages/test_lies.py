@@ -1,4 +1,4 @@
-"""Lies: who hears which one, against a dictionary that asks about one edge at a time."""
+"""Lies: the lie along each edge, compared with a dictionary of addresses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row_heard(lies: Lies, sender: int, receiver: int) -> int:
 
 
 def heard_by_all(n: int) -> Tensor:
-    """(n, n) senders of a graph in which everybody hears everybody."""
+    """(n, n) senders of a complete graph with self-loops."""
     return torch.arange(n).expand(n, n)
 
 

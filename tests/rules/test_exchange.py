@@ -79,7 +79,7 @@ def test_learn_missing_inputs() -> None:
 def test_learn_strict_with_own() -> None:
     own = torch.zeros(1)
     update = torch.zeros(1)
-    for own_update, neighbours, fine in [
+    for own_update, degree, fine in [
         ("included", 3, True),
         ("included", 2, False),
         ("excluded", 2, False),
@@ -87,12 +87,12 @@ def test_learn_strict_with_own() -> None:
         rule = eq.LEARN(tolerated=1, own_update=own_update, strict=True)  # type: ignore[arg-type]
         if fine:
             eq.run_exchanges(
-                rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update
+                rule, own, lambda sent, k=degree: sent.expand(k, -1), t=1, update=update
             )
         else:
             with pytest.raises(ValueError, match=r"tolerated must be at most \d for client 0"):
                 eq.run_exchanges(
-                    rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update
+                    rule, own, lambda sent, k=degree: sent.expand(k, -1), t=1, update=update
                 )
 
 

@@ -178,7 +178,7 @@ def test_only_malformed(rule: Any) -> None:
 
 
 def test_too_large_for_dtype() -> None:
-    """1e300 is infinite in float32, whatever it was on the wire."""
+    """1e300 is finite in float64 and infinite in float32."""
     inbox = eq.Inbox.collect([HONEST[0], torch.full((D,), 1e300, dtype=torch.float64)], like=OWN)
     out = eq.FedAvg()(OWN, inbox)
     assert torch.equal(out.model, HONEST[0])
@@ -246,7 +246,7 @@ def test_mean_batch_equals_loop() -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_tie_to_lowest_id(native: bool) -> None:
-    """UBAR where nobody is better than own; float32 sums would tell the two apart."""
+    """UBAR without a better model; float32 sums would break the tie."""
     own = torch.ones(70_000)
     rule = eq.UBAR(tolerated=0, empty="closest")
     for case in range(8):

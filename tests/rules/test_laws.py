@@ -21,7 +21,7 @@ from tests import rule_laws
 from tests.cases import LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs
 
-# Laws hold whatever is tolerated, and random rounds go beyond every guarantee.
+# Laws hold for any `tolerated`, and random rounds exceed all guarantees.
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 a_few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])

@@ -70,7 +70,7 @@ def test_learn_large(rule: Any, graph: Graph) -> None:
 @every_learn
 @both_dtypes
 def test_learn_with_self_loops(rule: Any, dtype: torch.dtype) -> None:
-    """Some clients hear themselves, others do not; one of them hears nobody else."""
+    """Some clients have self-loops; one of them has no other neighbor."""
     plain = every_degree(9)
     loops = tuple((client, client) for client in (0, 2, 5, 6))
     graph = Graph("some self-loops", plain.n, (*plain.edges, *loops))

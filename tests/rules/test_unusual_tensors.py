@@ -149,7 +149,7 @@ def test_nonfinite_client_is_isolated(rule: Any, value: float) -> None:
 
 @every_rule
 def test_nonfinite_client_is_absent(rule: Any) -> None:
-    """Where the broken model is also what that client sends, its neighbours do without."""
+    """The neighbors of a client whose model is not finite receive no message from it."""
     graph = regular(10, 4)
     own = models_of(graph, 17, torch.float32)
     own[3, 5] = torch.nan

@@ -68,11 +68,11 @@ def test_in_a_batch(case: Case) -> None:
     """The same client twice in one call, with another one that hears nothing between them."""
     own, received = case.tensors()
     one = inbox_of(case, received)
-    nobody = torch.zeros_like(one.mask)
+    empty = torch.zeros_like(one.mask)
     inbox = eq.Inbox(
         one.bank,
         one.slots.repeat(3, 1),
-        torch.cat([one.mask, nobody, one.mask]),
+        torch.cat([one.mask, empty, one.mask]),
         one.senders.repeat(3, 1),
     )
     inputs = inputs_of(case)

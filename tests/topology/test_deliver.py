@@ -140,7 +140,7 @@ def test_one_client(lies: Tensor | None):
     alone = Topology.ring(1)
     assert alone.deliver(models, lies, malicious=[0]).counts.tolist() == [0]
     inbox = alone.with_self_loops().deliver(models, lies, malicious=[0])
-    assert inbox.bank[inbox.slots].tolist() == [[[1.0, 1.0]]]  # whatever it tells others
+    assert inbox.bank[inbox.slots].tolist() == [[[1.0, 1.0]]]  # regardless of its lies to others
 
 
 def test_no_lies_to_itself() -> None:

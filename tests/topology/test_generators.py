@@ -97,16 +97,16 @@ def test_femb_exact_or_impossible(data: st.DataObject, n: int, connected: bool):
     malicious = data.draw(subsets(n))
     femb = data.draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]))
     edges = data.draw(st.integers(0, n * (n - 1) // 2))
-    liars = len(malicious)
+    bad = len(malicious)
     benign = n - len(malicious)
     cross = round(femb * edges)
-    within = liars * (liars - 1) // 2 + benign * (benign - 1) // 2
-    possible = cross <= liars * benign and edges - cross <= within
-    if connected and liars and benign and cross == 0:
-        possible &= min(liars, benign) > 1 and edges >= n - 2
+    within = bad * (bad - 1) // 2 + benign * (benign - 1) // 2
+    possible = cross <= bad * benign and edges - cross <= within
+    if connected and bad and benign and cross == 0:
+        possible &= min(bad, benign) > 1 and edges >= n - 2
     elif connected:
         possible &= edges - cross >= max(benign - 1, 0) and edges - cross >= benign - 1 + max(
-            liars - cross, 0
+            bad - cross, 0
         )
     if not possible:
         with pytest.raises(ValueError, match=rf"femb={femb} with {edges} edges of {benign} benign"):
@@ -125,7 +125,7 @@ def test_femb_exact_or_impossible(data: st.DataObject, n: int, connected: bool):
 @pytest.mark.parametrize(
     ("n", "femb", "malicious", "edges"),
     [
-        (20, 0.3, 4, 100),  # ten neighbours each
+        (20, 0.3, 4, 100),  # ten neighbors each
         (
             7,
             0.2,
@@ -155,9 +155,9 @@ def test_femb_pairs_uniform():
         Topology.random_with_femb(8, 0.25, malicious, edges=9, seed=seed) for seed in range(draws)
     ]
     rates = torch.stack([graph.adjacency() for graph in graphs]).float().mean(0)
-    liars = torch.zeros(8, dtype=torch.bool).index_fill(0, torch.tensor(malicious), True)
-    across = rates[liars][:, ~liars]
-    among_benign = rates[~liars][:, ~liars][~torch.eye(6, dtype=torch.bool)]
+    is_malicious = torch.zeros(8, dtype=torch.bool).index_fill(0, torch.tensor(malicious), True)
+    across = rates[is_malicious][:, ~is_malicious]
+    among_benign = rates[~is_malicious][:, ~is_malicious][~torch.eye(6, dtype=torch.bool)]
     assert across.mean().item() == pytest.approx(2 / 12)  # two of the nine edges, on twelve pairs
     assert (across - across.mean()).abs().max() < 0.08  # four standard deviations
     assert (among_benign - among_benign.mean()).abs().max() < 0.1
