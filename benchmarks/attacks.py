@@ -17,7 +17,7 @@ import torch
 import equipoise as eq
 from equipoise import attacks
 from equipoise.attacks import Knowledge
-from equipoise.rules._guarantees import without_warnings
+from equipoise.rules import without_warnings
 
 BALANCE = eq.Balance()
 ATTACKS: dict[str, tuple[Any, eq.Aggregator]] = {

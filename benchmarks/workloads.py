@@ -14,7 +14,7 @@ import equipoise as eq
 from benchmarks import naive
 from benchmarks.naive import Opponent
 from equipoise.kernels import native
-from equipoise.rules._guarantees import without_warnings
+from equipoise.rules import without_warnings
 
 RULES: dict[str, eq.Aggregator] = {
     "FedAvg": eq.FedAvg(),

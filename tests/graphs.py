@@ -1,4 +1,4 @@
-"""Test graphs of every shape, the models of their clients, and inboxes with a lie for every edge."""
+"""Test graphs of all shapes, models of their clients, and inboxes with a lie per edge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Graph(NamedTuple):
     edges: tuple[tuple[int, int], ...]
 
     def senders_to(self, i: int) -> list[int]:
-        """Who sends to client ``i``, ascending."""
+        """The senders of client ``i``, ascending."""
         return sorted(sender for sender, receiver in self.edges if receiver == i)
 
 
@@ -31,18 +31,22 @@ def both_ways(name: str, n: int, edges: Iterable[tuple[int, int]]) -> Graph:
 
 
 def regular(n: int, degree: int, seed: int = 0) -> Graph:
-    """A random graph where every client has ``degree`` neighbours."""
-    return both_ways(f"regular-{n}-{degree}", n, nx.random_regular_graph(degree, n, seed=seed).edges)
+    """A random graph where every client has ``degree`` neighbors."""
+    return both_ways(
+        f"regular-{n}-{degree}", n, nx.random_regular_graph(degree, n, seed=seed).edges
+    )
 
 
 def complete(n: int) -> Graph:
-    """A graph where everybody hears everybody."""
+    """The complete graph."""
     return both_ways(f"complete-{n}", n, nx.complete_graph(n).edges)
 
 
 def every_degree(n: int) -> Graph:
-    """Client i receives from i others, the ones after it: all degrees from 0 to n - 1 in one graph."""
-    return Graph("every-degree", n, tuple(((i + step) % n, i) for i in range(n) for step in range(1, i + 1)))
+    """Client i receives from the i clients after it: all degrees from 0 to n - 1 in one graph."""
+    return Graph(
+        "every-degree", n, tuple(((i + step) % n, i) for i in range(n) for step in range(1, i + 1))
+    )
 
 
 GRAPHS = [
@@ -58,7 +62,7 @@ GRAPHS = [
     Graph("single", 1, ()),
 ]
 
-# Sizes on the far side of whatever the library switches algorithms by; only some receivers of these are looked at.
+# Large enough for each switch between algorithms; only some receivers of these are compared.
 LARGE_GRAPHS = [regular(20, 10), complete(100), regular(200, 4)]
 
 HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -82,15 +86,17 @@ def _with_last(model: Tensor, value: float) -> Tensor:
 
 
 def models_of(graph: Graph, d: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """(n, d) models around a common one, some clients near and some far, so that thresholds divide them."""
+    """(n, d) models around a common one, some near and some far, on both sides of thresholds."""
     generator = torch.Generator().manual_seed(1000 * seed + d)
     common = torch.randn(d, generator=generator, dtype=torch.float64)
     spread = 0.02 + 0.5 * torch.rand(graph.n, 1, generator=generator, dtype=torch.float64)
-    return (common + spread * torch.randn(graph.n, d, generator=generator, dtype=torch.float64)).to(dtype)
+    return (common + spread * torch.randn(graph.n, d, generator=generator, dtype=torch.float64)).to(
+        dtype
+    )
 
 
 def random_lies(graph: Graph, models: Tensor, seed: int = 0) -> dict[tuple[int, int], Tensor]:
-    """Every third sender lies on all of its edges: noise, a hostile message, or what the receiver's neighbour sent."""
+    """Each third sender lies on all edges: noise, a hostile message, or a neighbor's message."""
     generator = torch.Generator().manual_seed(seed)
     kinds = list(HOSTILE)
     lies = {}
@@ -107,10 +113,12 @@ def random_lies(graph: Graph, models: Tensor, seed: int = 0) -> dict[tuple[int, 
     return lies
 
 
-def deliver(graph: Graph, models: Tensor, lies: dict[tuple[int, int], Tensor] | None = None, seed: int = 0) -> eq.Inbox:
+def deliver(
+    graph: Graph, models: Tensor, lies: dict[tuple[int, int], Tensor] | None = None, seed: int = 0
+) -> eq.Inbox:
     """The inbox of a graph: models in the first n rows of the bank, lies after them.
 
-    Slots are shuffled, so that only ``senders`` tells who sent what, and padding points anywhere.
+    Slots are shuffled, so that only ``senders`` identifies messages, and padding is arbitrary.
     """
     lies = {} if lies is None else lies
     row_of = {edge: graph.n + position for position, edge in enumerate(lies)}

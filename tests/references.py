@@ -1,11 +1,13 @@
-"""The truth that the rules are tested against: one client at a time, float64, in the words of the papers.
+"""References of the rules: one client at a time, in float64, as the papers define them.
 
-Nothing here is fast or shared with the library. A reference takes ``own (d,)`` and the list of messages that one
-client received, and returns an `Answer`. Its keywords are the rule's hyper-parameters and round inputs, by the same
-names, so that ``reference_all(REFERENCES["Krum"], own, inbox, tolerated=2)`` mirrors ``Krum(tolerated=2)(own, inbox)``.
+They are not fast, and share no code with the library. A reference takes ``own (d,)`` and the list
+of messages that one client received, and returns an `Answer`. Its keywords are the rule's
+hyper-parameters and round inputs, so that
+``reference_all(REFERENCES["Krum"], own, inbox, tolerated=2)`` mirrors
+``Krum(tolerated=2)(own, inbox)``.
 
-Equation and section numbers are those of the BALANCE paper (Fang et al., CCS 2024). Norms are plain float64, so inputs
-must stay below about 1e150; every float32 does.
+Equation and section numbers are those of the BALANCE paper (Fang et al., CCS 2024). Norms are plain
+float64, so inputs must stay below about 1e150, as all float32 do.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a rule must return for one client.
+    """The expected result of a rule for one client.
 
-    ``magnitude`` is, per coordinate, the mean absolute value of what was averaged: rounding errors are relative to it.
+    ``magnitude`` is, per coordinate, the mean absolute value of the averaged terms. Rounding errors
+    are relative to it.
     """
 
     model: Vector
@@ -40,21 +43,28 @@ class Answer(NamedTuple):
 
 
 def fedavg(
-    own: Vector, messages: Sequence[Message], *, weighted: bool = False, samples: Vector | None = None, **_: Any
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    weighted: bool = False,
+    samples: Vector | None = None,
+    **_: Any,
 ) -> Answer:
-    """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal weights unless told otherwise."""
+    """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal by default."""
     weights = np.zeros(len(messages))
     for position in present(messages):
-        weights[position] = float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
+        weights[position] = (
+            float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
+        )
     if weights.sum() > 0:
         weights = weights / weights.sum()
     return weighted_sum(own, messages, weights)
 
 
 def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
-    """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances (Blanchard et al., 2017)."""
+    """Sec. 6.1.2, Krum: the model closest to its n_i - f - 2 nearest, in squared distances."""
     here = present(messages)
-    neighbours = max(1, min(len(here) - tolerated - 2, len(here) - 1))
+    nearest = max(1, min(len(here) - tolerated - 2, len(here) - 1))
     scored = []
     for candidate in here:
         squared = [
@@ -62,13 +72,13 @@ def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) 
             for other in here
             if other != candidate
         ]
-        scored.append((sum(sorted(squared)[:neighbours]), messages[candidate].sender, candidate))
+        scored.append((sum(sorted(squared)[:nearest]), messages[candidate].sender, candidate))
     chosen = [min(scored)[2]] if scored else []
     return mean_of(own, messages, chosen)
 
 
 def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
-    """Sec. 6.1.2, Trim-mean: per dimension, remove the f largest and the f smallest, average the rest."""
+    """Sec. 6.1.2, Trim-mean: per dimension, remove f values on each side, average the rest."""
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
@@ -78,17 +88,18 @@ def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **
 
 
 def median(own: Vector, messages: Sequence[Message], **_: Any) -> Answer:
-    """Sec. 6.1.2, Median: per dimension; the mean of the two middle values when their number is even."""
+    """Sec. 6.1.2, Median: per dimension; the mean of the two middle values of an even number."""
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
     ordered = np.sort(np.stack(values), axis=0)
-    low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
+    low = ordered[(len(values) - 1) // 2]
+    high = ordered[len(values) // 2]
     return Answer(low / 2 + high / 2, None, np.abs(low) / 2 + np.abs(high) / 2)
 
 
 def fltrust(own: Vector, messages: Sequence[Message], *, weighted: bool = True, **_: Any) -> Answer:
-    """Sec. 6.1.2, FLTrust: rescale the models of positive cosine to the norm of own, and average them.
+    """Sec. 6.1.2, FLTrust: average the models of positive cosine, rescaled to the norm of own.
 
     Weighted by the cosine as in Cao et al. (2021), or plainly as the sentence in the paper reads.
     """
@@ -137,12 +148,17 @@ def ubar(
 
 
 def scclip(
-    own: Vector, messages: Sequence[Message], *, tau: float | str = 1.0, mode: str = "difference", **_: Any
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    tau: float | str = 1.0,
+    mode: str = "difference",
+    **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
 
-    "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||). "norm" is the reading of sec.
-    2.3: w_j * min(1, ||own|| / ||w_j||).
+    "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||).
+    "norm" is the clipping of sec. 2.3: w_j * min(1, ||own|| / ||w_j||).
     """
     here = present(messages)
     if mode == "norm":
@@ -168,7 +184,7 @@ def scclip(
 
 
 def clipping_radius(tau: float | str, distances: Sequence[float]) -> float:
-    """A fixed radius, or one of the ascending distances: their median or the second largest (He et al., code)."""
+    """A fixed radius, or the median or second largest (code of He et al.) of the distances."""
     if not distances:
         return 0.0
     if tau == "median":
@@ -189,7 +205,7 @@ def balance(
     total: int = 1,
     **_: Any,
 ) -> Answer:
-    """Eq. 3 and Alg. 3: average the w_j with ||own - w_j|| <= gamma * exp(-kappa * lambda(t)) * ||own||."""
+    """Eq. 3, Alg. 3: the mean of w_j, ||own - w_j|| <= gamma exp(-kappa lambda(t)) ||own||."""
     passed = progress(t, total) if progress else t / total
     decay = math.exp(-kappa * passed) if kappa else 1.0
     threshold = gamma * decay * norm(own)
@@ -197,8 +213,10 @@ def balance(
     return mean_of(own, messages, accepted)
 
 
-def balance_median(own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any) -> Answer:
-    """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; average the w_j with q_j <= min(med q, gamma).
+def balance_median(
+    own: Vector, messages: Sequence[Message], *, gamma: float = 0.3, **_: Any
+) -> Answer:
+    """Sec. 7, Variant II: q_j = ||own - w_j|| / ||own||; the mean of w_j, q_j <= min(med q, gamma).
 
     Written without the division, so that own = 0 accepts copies of own only.
     """
@@ -220,31 +238,45 @@ def learn(
     own_update: str = "included",
     alpha: float = 0.5,
 ) -> tuple[Vector, list[Answer]]:
-    """Sec. 6.1.2, LEARN, for all clients: ceil(log2(t + 1)) exchanges of updates, then one of models.
+    """Sec. 6.1.2, LEARN: ceil(log2(t + 1)) exchanges of updates, then one of models.
 
-    ``exchange`` takes what every client sends, (n, d), and gives what every client received. Returns w^{t+1/2}, (n, d),
-    and the trimmed mean of the received w_j^{t+1/2} of every client.
+    ``exchange`` takes the messages (n, d) of all clients, and returns the messages that they
+    receive. Returns w^{t+1/2}, (n, d), and the trimmed mean of the received w_j^{t+1/2} of each.
     """
     current = update
     for _ in range(math.ceil(math.log2(t + 1))):
         inboxes = exchange(current)
         current = np.stack(
             [
-                combined_update(current[i], inboxes[i], int(tolerated[i]), own_update=own_update, alpha=alpha, client=i)
+                combined_update(
+                    current[i],
+                    inboxes[i],
+                    int(tolerated[i]),
+                    own_update=own_update,
+                    alpha=alpha,
+                    client=i,
+                )
                 for i in range(len(own))
             ]
         )
     intermediate = own - update + current
     inboxes = exchange(intermediate)
     return intermediate, [
-        trimmed_mean(intermediate[i], inboxes[i], tolerated=int(tolerated[i])) for i in range(len(own))
+        trimmed_mean(intermediate[i], inboxes[i], tolerated=int(tolerated[i]))
+        for i in range(len(own))
     ]
 
 
 def combined_update(
-    mine: Vector, messages: Sequence[Message], tolerated: int, *, own_update: str, alpha: float, client: int
+    mine: Vector,
+    messages: Sequence[Message],
+    tolerated: int,
+    *,
+    own_update: str,
+    alpha: float,
+    client: int,
 ) -> Vector:
-    """One step of LEARN's first phase: trimmed mean with own update, without it, or of the others and then mixed.
+    """One step of LEARN's first phase: a trimmed mean with or without own update, or mixed with it.
 
     N_i and {i} are united as sets: a self-loop adds nothing.
     """
@@ -275,12 +307,16 @@ def reference_all(
     receivers: Iterable[int] | None = None,
     **inputs: Any,
 ) -> dict[int, Answer]:
-    """The reference for every client (or the given ones), with weights spread over the slots of the inbox."""
+    """The reference for all or the given clients, with weights in the slots of the inbox."""
     chosen = range(len(own)) if receivers is None else receivers
-    return {i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen}
+    return {
+        i: reference_one(reference, own[i], inbox, i, **client_inputs(inputs, i)) for i in chosen
+    }
 
 
-def reference_one(reference: Callable[..., Answer], own: Tensor, inbox: Any, i: int, **inputs: Any) -> Answer:
+def reference_one(
+    reference: Callable[..., Answer], own: Tensor, inbox: Any, i: int, **inputs: Any
+) -> Answer:
     """The reference for receiver ``i`` of an inbox, whose own model is ``own (d,)``."""
     slots = [s for s in range(inbox.mask.shape[1]) if bool(inbox.mask[i, s])]
     answer = reference(array(own), messages_of(inbox, i), **inputs)
@@ -292,7 +328,7 @@ def reference_one(reference: Callable[..., Answer], own: Tensor, inbox: Any, i: 
 
 
 def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
-    """Round inputs of all clients, as client ``i`` sees them; losses become a function from arrays to arrays."""
+    """The round inputs of client ``i``; losses become a function from arrays to arrays."""
     mine = dict(inputs)
     if isinstance(mine.get("tolerated"), Tensor):
         mine["tolerated"] = int(mine["tolerated"][i])
@@ -303,7 +339,9 @@ def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
     return mine
 
 
-def _loss_of_client(loss_of: Callable[[Tensor, Tensor], Tensor], i: int) -> Callable[[Vector], Vector]:
+def _loss_of_client(
+    loss_of: Callable[[Tensor, Tensor], Tensor], i: int
+) -> Callable[[Vector], Vector]:
     import torch
 
     def losses(models: Vector) -> Vector:
@@ -323,7 +361,9 @@ def messages_of(inbox: Any, i: int) -> list[Message]:
 
 def present(messages: Sequence[Message]) -> list[int]:
     """The positions of the messages that a rule may look at: those without NaN and infinities."""
-    return [position for position, message in enumerate(messages) if np.isfinite(message.vector).all()]
+    return [
+        position for position, message in enumerate(messages) if np.isfinite(message.vector).all()
+    ]
 
 
 def mean_of(own: Vector, messages: Sequence[Message], positions: Sequence[int]) -> Answer:

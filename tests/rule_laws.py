@@ -1,4 +1,4 @@
-"""Laws of single rules of equipoise, as functions that raise AssertionError; see `equipoise.testing` for the others."""
+"""Laws of single rules, as functions that raise AssertionError; see also `equipoise.testing`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ def balance_limit(rule: Any, t: int, total: int) -> float:
 
 
 def balance_bound(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
-    """Whatever is sent, ||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||."""
+    """||aggregate - own|| <= gamma * exp(-kappa * progress(t, total)) * ||own||, always."""
     moved = (rule(own, inbox, t=t, total=total, **inputs).model.double() - own.double()).norm(dim=1)
     sizes = own.double().norm(dim=1)
     radius = balance_limit(rule, t, total) * sizes
-    assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), f"moved by {moved}, allowed {radius}"
+    assert (moved <= radius + TOLERANCE[own.dtype] * sizes).all(), (
+        f"moved by {moved}, allowed {radius}"
+    )
 
 
-def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any) -> None:
-    """Accepted is what is within the threshold, each with the same weight, whatever else was sent."""
+def balance_accepts(
+    rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **inputs: Any
+) -> None:
+    """The messages within the threshold are accepted, with equal weights."""
     weights = rule(own, inbox, t=t, total=total, **inputs).weights
     fraction = balance_limit(rule, t, total)
     for i in range(len(own)):
@@ -36,15 +40,21 @@ def balance_accepts(rule: Any, own: Tensor, inbox: Inbox, t: int, total: int, **
         radius = fraction * own[i].double().norm()
         slack = 1e-6 * radius
         assert not (accepted & ~inbox.mask[i]).any(), f"client {i} accepted a hidden slot"
-        assert (distances[accepted] <= radius + slack).all(), f"client {i} accepted a message that is too far"
+        assert (distances[accepted] <= radius + slack).all(), (
+            f"client {i} accepted a message that is too far"
+        )
         rejected = inbox.mask[i] & ~accepted
-        assert not (distances[rejected] <= radius - slack).any(), f"client {i} rejected a message that is close"
+        assert not (distances[rejected] <= radius - slack).any(), (
+            f"client {i} rejected a message that is close"
+        )
         share = torch.full_like(weights[i][accepted], 1 / max(1, int(accepted.sum())))
         require_same_weights(weights[i][accepted], share, f"client {i}")
 
 
-def accepts_less_later(rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int) -> None:
-    """What is accepted in a later round would have been accepted earlier: Balance."""
+def accepts_less_later(
+    rule: Any, own: Tensor, inbox: Inbox, earlier: int, later: int, total: int
+) -> None:
+    """A message accepted in a later round is accepted in an earlier one: Balance."""
     early, late = (rule(own, inbox, t=t, total=total).weights > 0 for t in (earlier, later))
     assert not (late & ~early).any(), "a later round accepted more"
 
@@ -57,10 +67,12 @@ def clipping_bound(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 
 
 def to_own_norm(own: Tensor, messages: Tensor) -> Tensor:
-    """What FLTrust averages: messages rescaled to the norm of own."""
+    """Messages rescaled to the norm of own, as FLTrust averages them."""
     return messages * (own.norm() / messages.norm(dim=1, keepdim=True))
 
 
 def at_most_own_norm(own: Tensor, messages: Tensor) -> Tensor:
-    """What SCClip(mode="norm") averages: messages, those that are longer than own shortened to its norm."""
-    return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(max=1.0)
+    """Messages clipped to the norm of own, as SCClip(mode="norm") averages them."""
+    return messages * (own.norm() / messages.norm(dim=1, keepdim=True)).nan_to_num(1.0).clamp(
+        max=1.0
+    )

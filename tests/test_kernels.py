@@ -15,7 +15,7 @@ from equipoise.kernels import _order_statistics as order
 from equipoise.kernels import _selection_networks as networks
 from equipoise.kernels import _weighted_sums as mixture
 from equipoise.kernels import native
-from equipoise.rules import ubar
+from equipoise.rules import _candidate_losses
 
 GRAPHS = {
     "dense": Topology.regular(20, 10, seed=1),
@@ -332,7 +332,7 @@ def test_however_many_models_ubar_shows_at_a_time(monkeypatch: pytest.MonkeyPatc
     models = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
     inputs = dict(tolerated=2, loss_of=lambda models, clients: (models - targets[clients]).square().sum(1))
     expected = UBAR()(models, graph.deliver(models), **inputs)
-    monkeypatch.setattr(ubar, "BUDGET", budget)
+    monkeypatch.setattr(_candidate_losses, "COPIED_CANDIDATES", budget)
     found = UBAR()(models, graph.deliver(models), **inputs)
     assert torch.equal(found.weights, expected.weights)
     alone = UBAR()(models[3], models[graph.neighbors(3)], **inputs | {"loss_of": lambda x: inputs["loss_of"](x, [3])})

@@ -239,8 +239,8 @@ NUMBERS: dict[str, Mistake] = {
         lambda: eq.LEARN(tolerated=0).exchanges(OWN, t=0, udpate=OWN).send(None),  # type: ignore[call-arg]
         "LEARN got an unknown input 'udpate': did you mean update?",
     ),
-    "a misspelt input of converse": (
-        lambda: eq.converse(MEDIAN, OWN, lambda sent: RECEIVED, totl=3),  # type: ignore[call-arg]
+    "a misspelt input of run_exchanges": (
+        lambda: eq.run_exchanges(MEDIAN, OWN, lambda sent: RECEIVED, totl=3),  # type: ignore[call-arg]
         "Median got an unknown input 'totl': did you mean total?",
     ),
     "a misspelt input of PerClient": (

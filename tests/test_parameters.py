@@ -1,19 +1,15 @@
-"""flatten, unflatten, and both for many: nothing is lost, reordered, or written where it does not belong."""
+"""flatten and unflatten: modules to vectors and back."""
 
 from __future__ import annotations
-
-import copy
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 import equipoise as eq
-
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+from tests.modules import FLOATS, network, same, values
 
 
 class Tied(nn.Module):
@@ -41,7 +37,7 @@ class Buffers(nn.Module):
 
 
 def numbered(module: nn.Module) -> nn.Module:
-    """Parameters that count 0, 1, 2, ... in row-major order, without the help of the code under test."""
+    """Parameters 0, 1, 2, ... in row-major order, written without the code under test."""
     start = 0
     for x in module.parameters():
         x.data.copy_(torch.arange(start, start + x.numel()).view(x.shape))
@@ -49,46 +45,38 @@ def numbered(module: nn.Module) -> nn.Module:
     return module
 
 
-def network() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2))
-
-
 @st.composite
 def modules(draw: st.DrawFn) -> nn.Module:
-    """Modules of random parameters: any number of dimensions and elements, dtypes, memory formats, frozen or not."""
+    """Modules with random parameters: shapes, dtypes, memory formats, frozen or not."""
     module = nn.ParameterDict()
     for i in range(draw(st.integers(1, 4))):
-        x = torch.randn(draw(st.lists(st.integers(0, 4), max_size=4))).to(draw(st.sampled_from(FLOATS)))
+        x = torch.randn(draw(st.lists(st.integers(0, 4), max_size=4))).to(
+            draw(st.sampled_from(FLOATS))
+        )
         order = draw(st.permutations(range(x.dim())))
-        module[f"p{i}"] = nn.Parameter(x.permute(*order) if order else x, requires_grad=draw(st.booleans()))
+        module[f"p{i}"] = nn.Parameter(
+            x.permute(*order) if order else x, requires_grad=draw(st.booleans())
+        )
     return module
 
 
-def values(module: nn.Module) -> list[Tensor]:
-    return [x.detach().clone() for x in [*module.parameters(), *module.buffers()]]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
 class TestFlatten:
-    def test_parameters_in_order_row_by_row(self) -> None:
+    def test_order(self) -> None:
         module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
         assert torch.equal(eq.flatten(numbered(module)), torch.arange(11.0))
 
-    def test_shared_parameters_come_once(self) -> None:
+    def test_shared_parameters(self) -> None:
         vector = eq.flatten(numbered(Tied()))
         assert torch.equal(vector, torch.arange(6.0))
 
-    def test_memory_format_does_not_matter(self) -> None:
+    def test_memory_format(self) -> None:
         module = numbered(nn.Conv2d(3, 2, 2))
         expected = eq.flatten(module)
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         assert not module.weight.is_contiguous()
         assert torch.equal(eq.flatten(module), expected)
 
-    def test_frozen_parameters_are_included(self) -> None:
+    def test_frozen_parameters(self) -> None:
         module = numbered(nn.Linear(3, 2))
         module.weight.requires_grad_(False)
         assert torch.equal(eq.flatten(module), torch.arange(8.0))
@@ -105,19 +93,21 @@ class TestFlatten:
             ((torch.float16, torch.bfloat16), torch.float32),
         ],
     )
-    def test_mixed_dtypes_become_one_that_holds_all(
+    def test_mixed_dtypes(
         self, dtypes: tuple[torch.dtype, torch.dtype], widest: torch.dtype
     ) -> None:
         module = nn.Sequential(*(nn.Linear(3, 2).to(dtype) for dtype in dtypes))
         vector = eq.flatten(module)
         assert vector.dtype == widest
-        assert torch.equal(vector, torch.cat([x.detach().flatten().to(widest) for x in module.parameters()]))
+        assert torch.equal(
+            vector, torch.cat([x.detach().flatten().to(widest) for x in module.parameters()])
+        )
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
     def test_device_is_kept(self) -> None:
         assert eq.flatten(nn.Linear(2, 1, device="cuda")).device.type == "cuda"
 
-    def test_is_a_copy_without_gradient(self) -> None:
+    def test_copy_without_gradient(self) -> None:
         module = numbered(nn.Linear(3, 2))
         vector = eq.flatten(module)
         assert not vector.requires_grad
@@ -127,21 +117,21 @@ class TestFlatten:
     def test_buffers_only_on_request(self) -> None:
         assert torch.equal(eq.flatten(Buffers()), torch.tensor([1.0]))
 
-    def test_floating_point_persistent_buffers_follow_once(self) -> None:
+    def test_persistent_buffers_once(self) -> None:
         assert torch.equal(eq.flatten(Buffers(), buffers=True), torch.tensor([1.0, 2.0, 3.0]))
 
-    def test_batch_norm_statistics_are_buffers(self) -> None:
+    def test_batch_norm_statistics(self) -> None:
         module = nn.BatchNorm1d(2)
         module(torch.tensor([[0.0, 10.0], [2.0, 30.0]]))
         expected = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.1, 2.0, 0.9 + 0.2, 0.9 + 20.0])
         torch.testing.assert_close(eq.flatten(module, buffers=True), expected)
 
-    def test_parameters_without_elements(self) -> None:
+    def test_no_elements(self) -> None:
         assert eq.flatten(nn.ParameterList([torch.zeros(0, 2)])).shape == (0,)
 
 
 class TestUnflatten:
-    def test_writes_in_order_and_returns_the_module(self) -> None:
+    def test_writes_in_order(self) -> None:
         module = nn.Linear(3, 2)
         assert eq.unflatten(torch.arange(8.0), module) is module
         assert torch.equal(module.weight, torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]))
@@ -160,12 +150,15 @@ class TestUnflatten:
 
     @given(modules())
     def test_is_undone_by_flatten(self, module: nn.Module) -> None:
-        vector = torch.arange(sum(x.numel() for x in module.parameters())) % 128  # exact in every dtype
+        vector = (
+            torch.arange(sum(x.numel() for x in module.parameters())) % 128
+        )  # exact in every dtype
         flat = eq.flatten(eq.unflatten(vector.double(), module))
         assert torch.equal(flat, vector.to(flat.dtype))
 
     def test_round_trip_with_buffers(self) -> None:
-        source, target = network(), network()
+        source = network()
+        target = network()
         source(torch.randn(4, 2, 2, 2))
         eq.unflatten(eq.flatten(source, buffers=True), target, buffers=True)
         source.eval(), target.eval()
@@ -173,7 +166,7 @@ class TestUnflatten:
         assert torch.equal(source(x), target(x))
         assert target[1].num_batches_tracked == 0  # an integer: not part of the vector
 
-    def test_without_buffers_these_stay(self) -> None:
+    def test_buffers_stay(self) -> None:
         module = network()
         module(torch.randn(4, 2, 2, 2))
         before = [x.clone() for x in module.buffers()]
@@ -191,30 +184,30 @@ class TestUnflatten:
         assert torch.equal(module.weight, torch.arange(24.0).view(2, 3, 2, 2))
         assert module.weight.is_contiguous(memory_format=torch.channels_last)
 
-    def test_values_are_cast_to_the_dtype_of_each_parameter(self) -> None:
+    def test_cast_to_parameter_dtype(self) -> None:
         module = nn.Sequential(nn.Linear(1, 1).half(), nn.Linear(1, 1).double())
         eq.unflatten(torch.full((4,), 0.1, dtype=torch.float64), module)
         assert [x.dtype for x in module.parameters()] == [torch.float16] * 2 + [torch.float64] * 2
         assert module[0].weight.item() == torch.tensor(0.1).half().item()
         assert module[1].weight.item() == 0.1
 
-    def test_a_strided_vector_can_be_written(self) -> None:
+    def test_strided_vector(self) -> None:
         module = eq.unflatten(torch.arange(16.0)[::2], nn.Linear(3, 2))
         assert torch.equal(eq.flatten(module), torch.arange(0.0, 16.0, 2))
         assert torch.equal(eq.flatten(eq.unflatten(torch.ones(1).expand(8), module)), torch.ones(8))
 
-    def test_vector_stays_and_is_not_shared(self) -> None:
+    def test_vector_is_copied(self) -> None:
         vector = torch.arange(8.0)
         module = eq.unflatten(vector, nn.Linear(3, 2))
         with torch.no_grad():
             module.weight.fill_(-1.0)
         assert torch.equal(vector, torch.arange(8.0))
 
-    def test_a_vector_with_gradient_leaves_parameters_leaves(self) -> None:
+    def test_vector_with_gradient(self) -> None:
         module = eq.unflatten(torch.arange(8.0, requires_grad=True) * 2, nn.Linear(3, 2))
         assert all(x.is_leaf for x in module.parameters())
 
-    def test_identity_gradient_and_flags_stay(self) -> None:
+    def test_gradient_and_flags_stay(self) -> None:
         module = nn.Linear(3, 2)
         module.bias.requires_grad_(False)
         module(torch.ones(3)).sum().backward()
@@ -224,10 +217,13 @@ class TestUnflatten:
         assert [x.requires_grad for x in module.parameters()] == [True, False]
         assert torch.equal(module.weight.grad, torch.ones(2, 3))  # type: ignore[arg-type]
 
-    def test_the_optimizer_goes_on(self) -> None:
+    def test_optimizer(self) -> None:
         module = eq.unflatten(torch.zeros(3), nn.Linear(2, 1))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
-        for start, expected in ((10.0, 9.9), (20.0, 19.85)):  # momentum: a step of 0.1, then of 0.15
+        for start, expected in (
+            (10.0, 9.9),
+            (20.0, 19.85),
+        ):  # momentum: a step of 0.1, then of 0.15
             eq.unflatten(torch.full((3,), start), module)
             optimizer.zero_grad()
             module(torch.ones(2)).sum().backward()
@@ -235,225 +231,4 @@ class TestUnflatten:
             torch.testing.assert_close(eq.flatten(module), torch.full((3,), expected))
 
 
-class TestStackModels:
-    @pytest.mark.parametrize("buffers", [False, True])
-    def test_rows_are_the_models(self, buffers: bool) -> None:
-        clients = [network() for _ in range(3)]
-        for client in clients:
-            client(torch.randn(4, 2, 2, 2))
-        models = eq.stack_models(clients, buffers=buffers)
-        assert models.shape == (3, 27 + 6 + 8 + 6 * buffers)
-        assert not models.requires_grad
-        for row, client in zip(models, clients, strict=True):
-            assert torch.equal(row, eq.flatten(client, buffers=buffers))
-
-    def test_takes_any_iterable(self) -> None:
-        clients = [nn.Linear(2, 1) for _ in range(2)]
-        assert torch.equal(eq.stack_models(iter(clients)), eq.stack_models(nn.ModuleList(clients)))
-
-    def test_memory_formats_may_differ(self) -> None:
-        plain = nn.Conv2d(3, 2, 2)
-        strided = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        first, second = eq.stack_models([plain, strided])
-        assert torch.equal(first, second)
-
-    @pytest.mark.parametrize("dtype", FLOATS)
-    def test_dtype_is_kept(self, dtype: torch.dtype) -> None:
-        assert eq.stack_models([nn.Linear(2, 1).to(dtype)]).dtype == dtype
-
-    def test_no_second_copy_is_made(self) -> None:
-        clients = [nn.Linear(1000, 100) for _ in range(5)]
-        with torch.profiler.profile(profile_memory=True) as profile:
-            models = eq.stack_models(clients)
-        allocated = [event.self_cpu_memory_usage for event in profile.events()]
-        assert [size for size in allocated if size > 10_000] == [models.nbytes]
-
-    def test_no_modules(self) -> None:
-        with pytest.raises(ValueError, match="modules must hold at least one module, found none"):
-            eq.stack_models([])
-
-    @pytest.mark.parametrize(
-        ("other", "text"),
-        [
-            (
-                nn.Linear(3, 4),
-                r"modules\[1\] must have the parameters of modules\[0\], expected parameter 'weight', float32 \(2, 3\) "
-                r"on cpu, found parameter 'weight', float32 \(4, 3\) on cpu",
-            ),
-            (
-                nn.Linear(3, 2).double(),
-                r"expected parameter 'weight', float32 .*, found parameter 'weight', float64 \(2, 3\)",
-            ),
-            (nn.Linear(3, 2, bias=False), r"expected parameter 'bias', float32 \(2,\) on cpu, found no more"),
-            (nn.Sequential(nn.Linear(3, 2)), "expected parameter 'weight', .* found parameter '0.weight'"),
-            (nn.ReLU(), r"modules\[1\] must have parameters, found none in ReLU"),
-            (None, r"modules\[1\] must be a torch.nn.Module, found NoneType"),
-        ],
-    )
-    def test_other_architecture(self, other: Any, text: str) -> None:
-        with pytest.raises(ValueError, match=text):
-            eq.stack_models([nn.Linear(3, 2), other])
-
-    def test_one_parameter_more(self) -> None:
-        text = r"modules\[2\] must have .*, expected no more, found parameter 'bias', float32 \(2,\) on cpu"
-        with pytest.raises(ValueError, match=text):
-            eq.stack_models([nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False), nn.Linear(3, 2)])
-
-    def test_buffers_count_only_on_request(self) -> None:
-        clients = [nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False)]
-        assert eq.stack_models(clients).shape == (2, 4)
-        with pytest.raises(ValueError, match=r"expected buffer 'running_mean', float32 \(2,\) on cpu, found no more"):
-            eq.stack_models(clients, buffers=True)
-
-
-class TestUnstackModels:
-    @pytest.mark.parametrize("buffers", [False, True])
-    def test_undoes_stack_models_in_the_same_modules(self, buffers: bool) -> None:
-        clients = [network() for _ in range(3)]
-        models = torch.randn_like(eq.stack_models(clients, buffers=buffers))
-        parameters = [id(x) for client in clients for x in client.parameters()]
-        found = eq.unstack_models(models, iter(clients), buffers=buffers)
-        assert all(a is b for a, b in zip(found, clients, strict=True))
-        assert [id(x) for client in clients for x in client.parameters()] == parameters
-        assert torch.equal(eq.stack_models(clients, buffers=buffers), models)
-
-    def test_modules_may_differ_in_layout_and_dtype(self) -> None:
-        first, second = nn.Linear(3, 2), nn.Linear(7, 1, dtype=torch.float64)
-        eq.unstack_models(torch.arange(16.0).view(2, 8), [first, second])
-        assert eq.flatten(first).tolist() == [*range(8)]
-        assert eq.flatten(second).tolist() == [*range(8, 16)]
-
-    @pytest.mark.parametrize(
-        ("models", "make", "text"),
-        [
-            ([[0.0] * 8], lambda: [nn.Linear(3, 2)], r"models must be .* shape \(n, d\), found list"),
-            (torch.zeros(8), lambda: [nn.Linear(3, 2)], r"found float32 \(8,\)"),
-            (torch.zeros(1, 8, dtype=torch.int64), lambda: [nn.Linear(3, 2)], r"found int64 \(1, 8\)"),
-            (torch.zeros(1, 8), lambda: nn.Linear(3, 2), "several modules, found Linear; unflatten takes one"),
-            (torch.zeros(0, 8), list, "at least one module, found none"),
-            (
-                torch.zeros(3, 8),
-                lambda: [nn.Linear(3, 2), nn.Linear(3, 2)],
-                "modules must be one per row of models, expected 3, found 2",
-            ),
-            (
-                torch.zeros(2, 8),
-                lambda: [nn.Linear(3, 2)] * 2,
-                r"must not share parameters, found parameter 'weight' of modules\[1\] in modules\[0\]; copy.deepcopy",
-            ),
-        ],
-    )
-    def test_what_cannot_be(self, models: Any, make: Any, text: str) -> None:
-        with pytest.raises(ValueError, match=text):
-            eq.unstack_models(models, make())
-
-    def test_nothing_is_written_before_everything_is_checked(self) -> None:
-        clients = [nn.Linear(3, 2), nn.Linear(3, 3)]
-        before = values(clients[0])
-        text = r"row of models must have 12 elements, one per parameter of modules\[1\], found 8: it ends at"
-        with pytest.raises(ValueError, match=text):
-            eq.unstack_models(torch.full((2, 8), 9.0), clients)
-        assert same(values(clients[0]), before)
-
-
-def with_integer_parameter() -> nn.Module:
-    return nn.ParameterDict({"a": torch.ones(1), "b": nn.Parameter(torch.ones(2).int(), requires_grad=False)})
-
-
-def with_complex_buffer() -> nn.Module:
-    module = nn.Linear(1, 1)
-    module.register_buffer("phase", torch.ones(1, dtype=torch.complex64))
-    return module
-
-
-BAD_MODULES = [
-    (nn.ReLU, False, "module must have parameters, found none in ReLU"),
-    (lambda: nn.BatchNorm1d(2, affine=False), True, "module must have parameters, found none in BatchNorm1d"),
-    (lambda: torch.zeros(3), False, r"module must be a torch.nn.Module, found float32 \(3,\)"),
-    (
-        lambda: nn.Sequential(nn.Linear(1, 1), nn.LazyLinear(2)),
-        False,
-        "module must be initialized, found parameter '1.weight' without values",
-    ),
-    (
-        lambda: nn.Sequential(nn.Linear(1, 1), nn.LazyBatchNorm1d(affine=False)),
-        True,
-        "module must be initialized, found buffer '1.running_mean' without values",
-    ),
-    (
-        lambda: nn.Linear(1, 1, device="meta"),
-        False,
-        "module must be initialized, found parameter 'weight' without values",
-    ),
-    (
-        with_integer_parameter,
-        False,
-        r"module must have floating-point parameters, found parameter 'b', int32 \(2,\) on cpu",
-    ),
-    (
-        lambda: nn.Linear(2, 1, dtype=torch.complex64),
-        False,
-        r"module must have floating-point parameters, found parameter 'weight', complex64 \(1, 2\) on cpu",
-    ),
-    (
-        with_complex_buffer,
-        True,
-        r"module must have floating-point buffers, found buffer 'phase', complex64 \(1,\) on cpu",
-    ),
-]
-
-
-@pytest.mark.parametrize(("make", "buffers", "text"), BAD_MODULES)
-def test_bad_modules(make: Any, buffers: bool, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        eq.flatten(make(), buffers=buffers)
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(torch.zeros(1), make(), buffers=buffers)
-
-
-def test_a_complex_buffer_does_not_matter_unless_asked_for() -> None:
-    assert eq.flatten(with_complex_buffer()).shape == (2,)
-
-
-def test_parameters_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))
-    monkeypatch.setattr(Tensor, "is_meta", False)  # a device that every machine has, taken for one with memory
-    text = r"module must be on one device, expected cpu, found parameter '1.weight', float32 \(1, 1\) on meta"
-    with pytest.raises(ValueError, match=text):
-        eq.flatten(module)
-
-
-@pytest.mark.parametrize(
-    ("length", "place"),
-    [
-        (0, "ends at parameter '0.weight', which takes elements 0 to 5"),
-        (5, "ends at parameter '0.weight', which takes elements 0 to 5"),
-        (6, "ends at parameter '0.bias', which takes elements 6 to 7"),
-        (9, "ends at parameter '1.weight', which takes elements 8 to 9"),
-        (12, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
-        (13, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
-        (17, "goes on after the last buffer, '1.running_var'"),
-    ],
-)
-def test_vector_of_wrong_length(length: int, place: str) -> None:
-    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    before = values(module)
-    text = f"vector must have 16 elements, one per parameter of module, found {length}: it {place}"
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(torch.full((length,), 9.0), module, buffers=True)
-    assert same(values(module), before), "nothing may be written before everything is checked"
-
-
-@pytest.mark.parametrize(
-    ("vector", "found"),
-    [
-        (torch.zeros(8, dtype=torch.int64), r"int64 \(8,\)"),
-        (torch.zeros(8, dtype=torch.complex64), r"complex64 \(8,\)"),
-        (torch.zeros(1, 8), r"float32 \(1, 8\)"),
-        ([0.0] * 8, "list"),
-    ],
-)
-def test_bad_vectors(vector: Any, found: str) -> None:
-    text = rf"vector must be a floating-point tensor of shape \(d,\), found {found}"
-    with pytest.raises(ValueError, match=text):
-        eq.unflatten(vector, nn.Linear(3, 2))
+pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")

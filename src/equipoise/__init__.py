@@ -50,8 +50,8 @@ from equipoise.rules import (
     SCClip,
     TrimmedMean,
     as_multi_exchange,
-    converse,
     mix,
+    run_exchanges,
 )
 from equipoise.simulation import EachRound, History, Round, Simulator
 from equipoise.topology import Topology
@@ -92,7 +92,6 @@ __all__ = [
     "TrimmedMean",
     "as_multi_exchange",
     "attacks",
-    "converse",
     "data",
     "draw_malicious",
     "flatten",
@@ -101,6 +100,7 @@ __all__ = [
     "models",
     "native_available",
     "plots",
+    "run_exchanges",
     "stack_models",
     "unflatten",
     "unstack_models",

@@ -1,4 +1,4 @@
-"""From modules to vectors and back: rules see a model as a point in ``d`` dimensions."""
+"""Convert modules to vectors and back; rules work on vectors of ``d`` parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Entry(NamedTuple):
-    """A parameter or buffer that has a place in the vector."""
+    """A parameter or buffer that is part of the vector."""
 
     kind: str
     name: str
@@ -30,33 +30,36 @@ class Entry(NamedTuple):
 def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
     """All parameters of a module, as one vector ``(d,)``.
 
-    They come in the order of ``module.named_parameters()``, trained or frozen, each in row-major order; a parameter
-    that is shared between layers comes once. With ``buffers=True`` the floating-point buffers that a ``state_dict``
-    would save follow, such as the running statistics of BatchNorm. Integer and boolean buffers cannot be averaged, and
-    buffers that are not persistent are derived from something else: both are left out.
+    They are in the order of ``module.named_parameters()``, trainable or frozen, each in row-major
+    order. A parameter that layers share occurs once. With ``buffers=True``, the floating-point
+    buffers of the ``state_dict`` follow, such as the running statistics of BatchNorm. Integer and
+    boolean buffers cannot be averaged, and non-persistent buffers are derived from other values:
+    both are left out.
 
-    The vector is a copy without gradient, on the device of the parameters, in their dtype or, where they differ, in the
-    narrowest dtype that holds all of them exactly.
+    The vector is a copy without gradient, on the device of the parameters. Its dtype is theirs or,
+    if they differ, the narrowest dtype that holds all of them exactly.
 
     >>> layer = torch.nn.Linear(2, 1)
     >>> _ = torch.nn.init.ones_(layer.weight), torch.nn.init.zeros_(layer.bias)
     >>> eq.flatten(layer)
     tensor([1., 1., 0.])
-    >>> eq.flatten(torch.nn.BatchNorm1d(2), buffers=True)  # weight, bias, running mean and variance
+    >>> norm = torch.nn.BatchNorm1d(2)
+    >>> eq.flatten(norm, buffers=True)  # weight, bias, running mean and variance
     tensor([1., 1., 0., 0., 0., 0., 1., 1.])
     """
     entries = entries_of(module, "module", buffers)
-    vector = _empty(entries)
-    _fill(vector, entries)
+    vector = _new_vector(entries)
+    _copy_entries(vector, entries)
     return vector
 
 
 @torch.no_grad()
 def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> ModuleT:
-    """Write a vector ``(d,)`` into a module, the inverse of :func:`flatten`, and return the module.
+    """Write a vector ``(d,)`` into a module, and return the module: the inverse of :func:`flatten`.
 
-    Values are copied into the existing parameters, cast to their dtype and moved to their device, so an optimizer that
-    holds the parameters goes on working; ``requires_grad`` and ``grad`` stay as they are.
+    Values are copied into the existing parameters, cast to their dtype and moved to their device,
+    so that an optimizer of these parameters keeps working. ``requires_grad`` and ``grad`` do not
+    change.
 
     >>> layer = eq.unflatten(torch.tensor([1.0, 2.0, 3.0]), torch.nn.Linear(2, 1))
     >>> layer(torch.tensor([10.0, 100.0]))
@@ -64,19 +67,22 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     """
     entries = entries_of(module, "module", buffers)
     if not is_floating(vector) or vector.dim() != 1:
-        hint = "; unstack_models takes several" if isinstance(vector, Tensor) and vector.dim() == 2 else ""
-        raise ValueError(f"vector must be a floating-point tensor of shape (d,), found {describe(vector)}{hint}")
+        is_stack = isinstance(vector, Tensor) and vector.dim() == 2
+        hint = "; unstack_models takes several" if is_stack else ""
+        expected = "a floating-point tensor of shape (d,)"
+        raise ValueError(f"vector must be {expected}, found {describe(vector)}{hint}")
     _check_length(vector, entries)
-    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+    for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
         entry.tensor.copy_(part.view(entry.tensor.shape))
     return module
 
 
 @torch.no_grad()
 def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tensor:
-    """The models of n clients, as rows of one ``(n, d)`` tensor: row i is ``flatten(modules[i])``.
+    """The models of n clients as an ``(n, d)`` tensor: row i is ``flatten(modules[i])``.
 
-    The modules must have the same parameters: equal names, shapes, dtypes and devices, in the same order.
+    The modules must have the same parameters: equal names, shapes, dtypes and devices, in the same
+    order.
 
     >>> clients = [torch.nn.Linear(3, 2) for _ in range(4)]
     >>> models = eq.stack_models(clients)
@@ -85,20 +91,24 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     >>> bool((models[2] == eq.flatten(clients[2])).all())
     True
     """
-    layouts = [entries_of(*named, buffers) for named in _several(modules, "flatten")]
+    named = _as_named_modules(modules, "flatten")
+    layouts = [entries_of(module, name, buffers) for module, name in named]
     for i, entries in enumerate(layouts):
         _check_same(layouts[0], entries, i)
-    models = _empty(layouts[0], len(layouts))
+    models = _new_vector(layouts[0], len(layouts))
     for row, entries in zip(models, layouts, strict=True):
-        _fill(row, entries)
+        _copy_entries(row, entries)
     return models
 
 
 @torch.no_grad()
-def unstack_models(models: Tensor, modules: Iterable[ModuleT], *, buffers: bool = False) -> list[ModuleT]:
-    """Write row i of ``models (n, d)`` into ``modules[i]``, the inverse of :func:`stack_models`; returns the modules.
+def unstack_models(
+    models: Tensor, modules: Iterable[ModuleT], *, buffers: bool = False
+) -> list[ModuleT]:
+    """Write row i of ``models (n, d)`` into ``modules[i]``, and return the modules.
 
-    Every row is written as :func:`unflatten` does it. Nothing is written unless all rows fit.
+    The inverse of :func:`stack_models`. Rows are written as by :func:`unflatten`. If one of them
+    does not fit, no module is changed.
 
     >>> clients = [torch.nn.Linear(3, 2) for _ in range(4)]
     >>> models = eq.stack_models(clients)
@@ -107,21 +117,26 @@ def unstack_models(models: Tensor, modules: Iterable[ModuleT], *, buffers: bool 
     True
     """
     if not is_floating(models) or models.dim() != 2:
-        raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
-    named = _several(modules, "unflatten")
+        expected = "a floating-point tensor of shape (n, d)"
+        raise ValueError(f"models must be {expected}, found {describe(models)}")
+    named = _as_named_modules(modules, "unflatten")
     if len(named) != len(models):
-        raise ValueError(f"modules must be one per row of models, expected {len(models)}, found {len(named)}")
-    layouts = [entries_of(*one, buffers) for one in named]
-    _check_apart(layouts)
+        expected = f"one per row of models, expected {len(models)}"
+        raise ValueError(f"modules must be {expected}, found {len(named)}")
+    layouts = [entries_of(module, name, buffers) for module, name in named]
+    _check_not_shared(layouts)
     for row, entries, (_, name) in zip(models, layouts, named, strict=True):
+        # All rows are checked before the first one is written, so that an error changes no module.
         _check_length(row, entries, "row of models", name)
-    return [unflatten(row, module, buffers=buffers) for row, (module, _) in zip(models, named, strict=True)]
+    pairs = zip(models, named, strict=True)
+    return [unflatten(row, module, buffers=buffers) for row, (module, _) in pairs]
 
 
-def _several(modules: Iterable[ModuleT], of_one: str) -> list[tuple[ModuleT, str]]:
-    """The modules, and what errors call them."""
+def _as_named_modules(modules: Iterable[ModuleT], for_one: str) -> list[tuple[ModuleT, str]]:
+    """The modules, and their names in error messages."""
     if isinstance(modules, nn.Module) and not isinstance(modules, Iterable):
-        raise ValueError(f"modules must be several modules, found {describe(modules)}; {of_one} takes one")
+        found = describe(modules)
+        raise ValueError(f"modules must be several modules, found {found}; {for_one} takes one")
     named = [(module, f"modules[{i}]") for i, module in enumerate(modules)]
     if not named:
         raise ValueError("modules must hold at least one module, found none")
@@ -129,7 +144,7 @@ def _several(modules: Iterable[ModuleT], of_one: str) -> list[tuple[ModuleT, str
 
 
 def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
-    """What has a place in the vector of a module, in order; ``argument`` is what errors call it."""
+    """The parameters and buffers in the vector of a module, which errors call ``argument``."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"{argument} must be a torch.nn.Module, found {describe(module)}")
     entries = [Entry("parameter", name, x) for name, x in module.named_parameters()]
@@ -143,9 +158,14 @@ def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
 
 
 def _averageable_buffers(module: nn.Module) -> list[Entry]:
+    # named_buffers has no flag for persistence, but the state_dict holds only persistent ones.
     saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
-    persistent = [Entry("buffer", name, x) for name, x in module.named_buffers() if id(x) in saved]
-    return [entry for entry in persistent if entry.tensor.is_floating_point() or entry.tensor.is_complex()]
+    # Complex buffers are kept here, so that they are rejected with an error, not left out.
+    return [
+        Entry("buffer", name, x)
+        for name, x in module.named_buffers()
+        if id(x) in saved and (x.is_floating_point() or x.is_complex())
+    ]
 
 
 def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
@@ -155,21 +175,27 @@ def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
     if not x.is_floating_point():
         raise ValueError(f"{argument} must have floating-point {kind}s, found {entry}")
     if x.device != first.tensor.device:
-        raise ValueError(f"{argument} must be on one device, expected {first.tensor.device}, found {entry}")
+        device = first.tensor.device
+        raise ValueError(f"{argument} must be on one device, expected {device}, found {entry}")
 
 
-def _check_length(vector: Tensor, entries: list[Entry], argument: str = "vector", owner: str = "module") -> None:
-    expected, found = sum(_sizes(entries)), len(vector)
+def _check_length(
+    vector: Tensor, entries: list[Entry], argument: str = "vector", owner: str = "module"
+) -> None:
+    expected = sum(_element_counts(entries))
+    found = len(vector)
     if found == expected:
         return
-    end, place = 0, f"goes on after the last {entries[-1].kind}, {entries[-1].name!r}"
+    end = 0
+    place = f"goes on after the last {entries[-1].kind}, {entries[-1].name!r}"
     for kind, name, x in entries:
         if found < end + x.numel():
             place = f"ends at {kind} {name!r}, which takes elements {end} to {end + x.numel() - 1}"
             break
         end += x.numel()
     raise ValueError(
-        f"{argument} must have {expected} elements, one per parameter of {owner}, found {found}: it {place}"
+        f"{argument} must have {expected} elements, one per parameter of {owner}, "
+        f"found {found}: it {place}"
     )
 
 
@@ -182,30 +208,33 @@ def _check_same(first: list[Entry], entries: list[Entry], index: int) -> None:
             )
 
 
-def _check_apart(layouts: list[list[Entry]]) -> None:
-    """Two modules that share a parameter cannot hold two rows."""
+def _check_not_shared(layouts: list[list[Entry]]) -> None:
+    """Raise if two modules share a parameter: they cannot hold two rows."""
     first: dict[int, int] = {}
     for i, entries in enumerate(layouts):
         for entry in entries:
             if not entry.tensor.numel():
                 continue
+            # Views of one storage that start elsewhere are not found: no usual module has them.
             other = first.setdefault(entry.tensor.data_ptr(), i)
             if other != i:
                 raise ValueError(
-                    f"modules must not share parameters, found {entry.kind} {entry.name!r} of modules[{i}] in "
-                    f"modules[{other}]; copy.deepcopy makes another"
+                    f"modules must not share parameters, found {entry.kind} {entry.name!r} "
+                    f"of modules[{i}] in modules[{other}]; copy.deepcopy makes another"
                 )
 
 
-def _sizes(entries: list[Entry]) -> list[int]:
+def _element_counts(entries: list[Entry]) -> list[int]:
     return [entry.tensor.numel() for entry in entries]
 
 
-def _empty(entries: list[Entry], *rows: int) -> Tensor:
+def _new_vector(entries: list[Entry], *rows: int) -> Tensor:
+    # For example, float16 and bfloat16 together need float32.
     dtype = reduce(torch.promote_types, (entry.tensor.dtype for entry in entries))
-    return torch.empty(*rows, sum(_sizes(entries)), dtype=dtype, device=entries[0].tensor.device)
+    device = entries[0].tensor.device
+    return torch.empty(*rows, sum(_element_counts(entries)), dtype=dtype, device=device)
 
 
-def _fill(vector: Tensor, entries: list[Entry]) -> None:
-    for part, entry in zip(vector.split(_sizes(entries)), entries, strict=True):
+def _copy_entries(vector: Tensor, entries: list[Entry]) -> None:
+    for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
         part.view(entry.tensor.shape).copy_(entry.tensor)

@@ -1,9 +1,10 @@
-"""The interfaces of equipoise, as prose and protocols.
+"""The types that rules take and return, and the concepts behind them.
 
-A *rule* turns a client's own model and the messages it received into an aggregate. One call serves one client,
-``rule(own (d,), received (k, d))``, and all clients of a graph, ``rule(own (n, d), inbox)``. Hyper-parameters
-live in the rule, everything that changes from round to round is a keyword of the call, and state goes in and comes
-out: a rule holds none, so it can be called twice, or by an attacker, without consequences.
+A *rule* turns a client's own model and the messages that it received into an aggregate. One call
+serves one client, ``rule(own (d,), received (k, d))``, and all clients of a graph,
+``rule(own (n, d), inbox)``. Hyper-parameters are fields of the rule. Values that change from round
+to round are keywords of the call. State is an input and an output: a rule holds none, so that any
+caller, attackers included, can call it twice without side effects.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from typing_extensions import TypedDict
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """What a rule returns.
+    """The result of a rule.
 
-    ``model`` is the aggregate, shaped and typed like ``own``. ``weights`` is what each message contributed, one number
-    per slot, and ``1 - weights.sum(-1)`` is what own contributed; 0 is a message that was rejected or absent. It is
-    ``None`` for rules that choose coordinate by coordinate. ``state`` is what to pass back in the next round.
+    ``model`` is the aggregate, in the shape and dtype of ``own``. ``weights`` has one number per
+    slot, the weight of its message; 0 means rejected or absent. The remainder,
+    ``1 - weights.sum(-1)``, is the weight of the client's own model. ``weights`` is ``None`` for
+    coordinate-wise rules. ``state`` is to be passed to the call of the next round.
     """
 
     model: Tensor
@@ -32,17 +34,22 @@ class Aggregated:
 
 
 class RoundInputs(TypedDict, total=False):
-    """What a rule may ask for, by keyword; it ignores what it does not need.
+    """The keywords of a call of a rule, which ignores those that it does not need.
 
-    ``t, total``: the round, from 0, and the number of rounds. ``tolerated``: how many malicious neighbours to expect,
-    one number or one per client; it overrides the rule's own. ``samples``: training examples of every sender, by client
-    id. ``loss_of``: losses of candidate models on the receiver's data, ``loss_of(models (c, d)) -> (c,)`` in the
-    one-client call, ``loss_of(models (c, d), clients (c,)) -> (c,)`` for many clients, where candidate j is judged
-    on the data of ``clients[j]``. ``update``: the change that local training made to own. ``generator``: the source
-    of randomness. ``state``: what the rule returned as state in the last round. ``out``: a tensor like own to write the
-    aggregate to, with memory of its own: between its first and its last element there must be none of own, of the
-    messages, or of other inputs. For large models that saves the system's clearing of new memory, which can take longer
-    than the arithmetic.
+    - ``t, total``: the round, from 0, and the number of rounds.
+    - ``tolerated``: how many malicious neighbors to expect, one number or one per client; it takes
+      precedence over the rule's own.
+    - ``samples``: the number of training examples of each client, by id.
+    - ``loss_of``: losses of candidate models on the data of the receiver. For one client it is
+      ``loss_of(models (c, d)) -> (c,)``. For many clients it is
+      ``loss_of(models (c, d), clients (c,)) -> (c,)``, which evaluates model j on the data of
+      ``clients[j]``.
+    - ``update``: the change that local training made to own.
+    - ``generator``: the source of randomness.
+    - ``state``: the state that the rule returned in the previous round.
+    - ``out``: a tensor like own for the aggregate. Its memory, from the first to the last element,
+      must not contain any part of own, the messages or other inputs. For large models this saves
+      the allocation of new memory, which can take longer than the arithmetic.
     """
 
     t: int

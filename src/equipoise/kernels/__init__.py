@@ -6,7 +6,6 @@ Rules call the functions below and nothing beneath them. Which of the two does t
 from equipoise.kernels import native
 from equipoise.kernels._blocks import (
     TILE,
-    ascending,
     block,
     chunks,
     column_blocks,
@@ -16,50 +15,52 @@ from equipoise.kernels._blocks import (
     new_output,
 )
 from equipoise.kernels._distances import (
-    TINY,
     cosines,
     distances,
-    exact_message_distances,
     message_distances,
     norms_of,
-    sharpened,
     within,
 )
 from equipoise.kernels._distances_dense import central_rows
-from equipoise.kernels._exact import power_of_two
+from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
 from equipoise.kernels._order_statistics import trimmed_mean
+from equipoise.kernels._overflow import clip_factors, interpolate, undo_infinite_norms, undo_infinite_values
+from equipoise.kernels._ranks import exact_near_ranks, rank_with_ties, value_at_rank
 from equipoise.kernels._received import Received
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
 from equipoise.kernels._wiring import Group
 
 __all__ = [
     "TILE",
-    "TINY",
     "Group",
     "Received",
     "are_finite",
-    "ascending",
     "block",
     "central_rows",
     "chunks",
+    "clip_factors",
     "column_blocks",
     "combine",
     "combine_if_finite",
     "compute_dtype",
     "cosines",
     "distances",
-    "exact_message_distances",
+    "exact_near_ranks",
     "gather",
+    "interpolate",
     "may_share_memory",
     "message_distances",
     "native",
+    "nearest_sums",
     "new_output",
     "norms",
     "norms_of",
-    "power_of_two",
-    "sharpened",
+    "rank_with_ties",
     "trimmed_mean",
+    "undo_infinite_norms",
+    "undo_infinite_values",
+    "value_at_rank",
     "weighted_sums",
     "within",
 ]

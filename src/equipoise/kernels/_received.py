@@ -1,4 +1,4 @@
-"""What kernels know about received messages: norms, which are finite, and the edges they came along."""
+"""Received messages with cached norms, finiteness and edges, as kernels use them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from equipoise.kernels._wiring import Wiring
 
 
 class Received:
-    """Messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]`` where ``mask[i, s]``.
+    """Messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]``.
 
-    The base of `equipoise.Inbox`. What is derived from the tensors is cached in one private object,
-    and computed again after one of them was modified in place.
+    The base of `equipoise.Inbox`. Values derived from the tensors are cached in one private object,
+    and computed again after one of the tensors was modified in place.
     """
 
     bank: Tensor
@@ -44,26 +44,27 @@ class Received:
 
     @property
     def bank_norms(self) -> Tensor:
-        """(m,) Euclidean norm of every row of the bank, float64; NaN where the row is not finite."""
+        """(m,) Euclidean norm of each row of the bank, float64; NaN if the row is not finite."""
         return self._memo.get("bank_norms", (self.bank,), lambda: norms(self.bank))
 
     @property
     def _knows_norms(self) -> bool:
-        """Whether the norms of the bank are known, without another look at it."""
+        """Whether the norms of the bank are cached."""
         return self._memo.known("bank_norms") is not None
 
     def _learn_norms(self, norms: Tensor) -> Tensor:
-        """Remember norms that a kernel measured, unless they are known; returns those that are known."""
+        """Cache norms that a kernel measured, unless some are cached; return the cached ones."""
         return self._memo.get("bank_norms", (self.bank,), lambda: norms)
 
     def lengths(self, chosen: Tensor) -> Tensor:
-        """(n, k) norms of the messages in the chosen (n, k) slots; other slots hold the norm of some row."""
+        """(n, k) norms of the messages in the chosen (n, k) slots; arbitrary values elsewhere."""
+        # Without messages there is no row 0 for unchosen slots to point to.
         known = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
         return known[self.slots.where(chosen, 0)]
 
     @property
     def finite(self) -> Tensor:
-        """(m,) whether a row of the bank has neither NaN nor infinity, and a norm that fits a float64."""
+        """(m,) whether a row of the bank is finite, and its norm fits a float64."""
         return self._memo.get("finite", (self.bank,), self._find_finite)
 
     def _find_finite(self) -> Tensor:
@@ -71,17 +72,18 @@ class Received:
 
     @property
     def present(self) -> Tensor:
-        """(n, k) which slots hold a message that rules may look at."""
+        """(n, k) which slots hold a message that rules may use."""
         return self._memo.get("present", (self.bank, self.slots, self.mask), self._find_present)
 
     def _find_present(self) -> Tensor:
+        # The mask itself is returned in the usual case, and `_find_arrived` then shares the edges.
         if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
 
     @property
     def _is_examined(self) -> bool:
-        """Whether it is known which messages are present, without another look at them."""
+        """Whether it is known which messages are present, without another pass over them."""
         return self.keep_nonfinite or self._knows_norms or self._memo.known("finite") is not None
 
     def _trusted(self) -> Self:
@@ -96,11 +98,13 @@ class Received:
     @property
     def counts(self) -> Tensor:
         """(n,) number of present messages."""
-        return self._memo.get("counts", (self.bank, self.slots, self.mask), lambda: self.present.sum(1))
+        return self._memo.get(
+            "counts", (self.bank, self.slots, self.mask), lambda: self.present.sum(1)
+        )
 
     @property
     def _sent(self) -> Wiring:
-        """The edges of everything that was sent, finite or not."""
+        """The edges of all messages, finite or not."""
         return self._memo.get("sent", self._ids, self._find_sent)
 
     def _find_sent(self) -> Wiring:
@@ -120,18 +124,19 @@ class Received:
         return self.slots, self.mask, self.senders
 
     def _check_ids(self) -> None:
-        """Raise unless slots and senders are valid where the mask is True: kernels read where they point to."""
-        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
-        used = slots[mask]
-        if used.numel() and (used.min() < 0 or used.max() >= len(bank)):
-            raise ValueError(
-                f"slots must be rows of the bank, 0 to {len(bank) - 1}, found {used.min()} to {used.max()}"
-            )
-        if senders is not slots and used.numel() and senders[mask].min() < 0:
-            raise ValueError(f"senders must be ids of clients, at least 0, found {senders[mask].min()}")
+        """Raise unless slots and senders are valid where ``mask``; kernels index by them."""
+        used = self.slots[self.mask]
+        if not used.numel():
+            return
+        if used.min() < 0 or used.max() >= len(self.bank):
+            expected = f"rows of the bank, 0 to {len(self.bank) - 1}"
+            raise ValueError(f"slots must be {expected}, found {used.min()} to {used.max()}")
+        if self.senders is not self.slots and self.senders[self.mask].min() < 0:
+            lowest = self.senders[self.mask].min()
+            raise ValueError(f"senders must be ids of clients, at least 0, found {lowest}")
 
     def _copy(self, memo: Memo, **changed: object) -> Self:
-        """The same messages with other cached values and some other fields, not checked again."""
+        """A copy with another cache and some other fields, which are not checked again."""
         part = copy(self)
         for name, value in {**changed, "_memo": memo}.items():
             object.__setattr__(part, name, value)

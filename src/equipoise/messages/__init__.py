@@ -1,6 +1,6 @@
-"""What travels between clients, and what a receiver makes of it."""
+"""The messages that clients send: inboxes, lies of malicious clients, and their validation."""
 
 from equipoise.messages.inbox import Inbox
-from equipoise.messages.lies import Lies, as_lies
+from equipoise.messages.lies import Lies, as_lies, substitute_lies
 
-__all__ = ["Inbox", "Lies", "as_lies"]
+__all__ = ["Inbox", "Lies", "as_lies", "substitute_lies"]

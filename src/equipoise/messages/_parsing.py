@@ -1,4 +1,4 @@
-"""Messages as they come off the wire, in any number and state."""
+"""Parse untrusted messages: tensors, arrays and bytes from a network, valid or not."""
 
 from __future__ import annotations
 
@@ -13,59 +13,72 @@ from equipoise._utils.validation import check_count, describe
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LARGEST = 2**63 - 1  # id of a client
+LARGEST_ID = 2**63 - 1  # ids are stored as int64
 UNREADABLE = "malformed: cannot be read"
 
 
-def as_list(messages: Iterable[object]) -> list[object]:
-    """The messages; a peer cannot choose what they are in, so that a mistake there is the caller's."""
+def as_messages(messages: Iterable[object]) -> list[object]:
+    """The messages as a list.
+
+    A sender controls a message, but not the container of all messages. So a wrong container is a
+    mistake of the caller, and an error.
+    """
     if isinstance(messages, Mapping):
         hint = "messages.values(), with senders=messages.keys(), are one each"
-        raise ValueError(f"messages must be one for each sender, found {type(messages).__name__}; {hint}")
+        found = type(messages).__name__
+        raise ValueError(f"messages must be one for each sender, found {found}; {hint}")
     if isinstance(messages, str | bytes | bytearray) or getattr(messages, "ndim", 2) < 2:
-        raise ValueError(f"messages must be a list of messages, found {describe(messages)}; [message] is one")
+        found = describe(messages)
+        raise ValueError(f"messages must be a list of messages, found {found}; [message] is one")
     return list(messages)
 
 
 def as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
-    """Who sent each message."""
+    """The id of each message's sender; by default 0, 1, ..."""
     if senders is None:
         return list(range(count))
+    # Python integers do not wrap around, so that an id beyond int64 is an error.
     ids = senders.tolist() if isinstance(senders, Tensor) and senders.dim() == 1 else list(senders)
     for sender in ids:
-        check_count("senders", sender, 0, LARGEST)
+        check_count("senders", sender, 0, LARGEST_ID)
     if len(ids) != count:
-        raise ValueError(f"senders must name one client per message, expected {count}, found {len(ids)}")
+        raise ValueError(
+            f"senders must name one client per message, expected {count}, found {len(ids)}"
+        )
     return ids
 
 
-def read(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
-    """The ``d`` values of a message, or the reason why it has none.
+def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
+    """The ``d`` values of a message, or the reason for rejecting it.
 
-    Copies nothing, so that a message costs no memory before it is accepted. The values are a strided
-    floating-point tensor, a floating-point array, or an array of single bytes that hold ``dtype``.
-    Reasons are short and never contain values of the message: peers must not be able to fill logs.
+    The values are a strided floating-point tensor, a floating-point array, or an array of single
+    bytes that hold ``dtype``. They are not copied, so that a message costs no memory before it is
+    accepted. Reasons are short and never contain values of the message: senders must not be able to
+    fill logs.
     """
     try:
-        if issubclass(type(message), Tensor):  # isinstance would believe message.__class__
+        if issubclass(type(message), Tensor):  # isinstance trusts message.__class__
             return _read_tensor(message, d)  # type: ignore[arg-type]
         if issubclass(type(message), np.ndarray):
             return _read_array(np.asarray(message), d)
         try:
+            # A memoryview copies nothing.
             buffer = memoryview(message)  # type: ignore[arg-type]
         except TypeError:
-            return f"malformed: {type(message).__name__!a:.40}, expected a tensor, an array or bytes"
+            return (
+                f"malformed: {type(message).__name__!a:.40}, expected a tensor, an array or bytes"
+            )
         return _read_buffer(np.asarray(buffer), d, dtype)
-    except Exception:  # for example a released buffer, an odd format or a class that raises
+    except Exception:  # e.g. a released buffer, an unknown format, a class that raises
         return UNREADABLE
 
 
-def is_copied(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
-    """Copy what ``read`` returned to a row of a bank; False if that fails."""
+def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
+    """Copy values that `parse_message` returned to a row of a bank; return False if that fails."""
     try:
         tensor = _as_tensor(values, dtype) if isinstance(values, np.ndarray) else values.detach()
         row.view(tensor.shape).copy_(tensor)
-    except Exception:  # for example a dtype that PyTorch cannot convert
+    except Exception:  # e.g. a dtype that PyTorch cannot convert
         return False
     return True
 
@@ -73,7 +86,8 @@ def is_copied(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
 def _read_tensor(message: Tensor, d: int) -> Tensor | str:
     tensor = message
     if type(message) is not Tensor:
-        # What a subclass overrides must not run, or it could claim any size and write to the row.
+        # Overridden methods of a subclass must not run: they could report a wrong size, or write
+        # to the row of another message.
         with torch._C.DisableTorchFunctionSubclass():
             tensor = Tensor.as_subclass(message, Tensor)
     if type(tensor) is not Tensor:  # it overrides __torch_dispatch__
@@ -86,9 +100,10 @@ def _read_tensor(message: Tensor, d: int) -> Tensor | str:
         return f"malformed: a tensor of {tensor.dtype}, expected floating-point values"
     if tensor.numel() != d:
         return f"wrong size: {tensor.numel()} values, expected {d}"
+    # Its storage may have been freed by resize_. Reading the tensor would then crash the process.
     reach = sum((s - 1) * stride for s, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
-    if d and end > tensor.untyped_storage().nbytes():  # freed by resize_: a read would crash
+    if d and end > tensor.untyped_storage().nbytes():
         return "malformed: a tensor without storage"
     return tensor
 
@@ -102,7 +117,8 @@ def _read_array(array: Array, d: int) -> Array | str:
 
 
 def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
-    """A buffer of single bytes holds values of ``dtype``; any other states what it holds."""
+    """A buffer of single bytes holds values of ``dtype``; other buffers state their format."""
+    # Integers, unsigned integers and byte strings of one byte are how buffers hold raw bytes.
     if array.dtype.itemsize != 1 or array.dtype.kind not in "iuS":
         return _read_array(array, d)
     if array.size != d * dtype.itemsize:
@@ -111,13 +127,13 @@ def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
 
 
 def _as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
-    """An array of any byte order and layout as a vector, copied only if PyTorch cannot share it."""
+    """An array of any byte order and layout as a vector; a copy only if PyTorch cannot share it."""
     if values.dtype.kind != "f":
         fresh = np.array(values, order="C").reshape(-1)  # bytes may be read-only or not aligned
         return torch.from_numpy(fresh.view(np.uint8)).view(dtype)
-    # PyTorch has no floats of more than 8 bytes.
+    # PyTorch has no floats of more than 8 bytes, so that numpy converts longdouble.
     native = values.dtype.newbyteorder("=") if values.dtype.itemsize <= 8 else np.dtype(np.float64)
-    with np.errstate(all="ignore"):  # what overflows becomes infinite, and absent
+    with np.errstate(all="ignore"):  # overflow gives infinity, and the message is absent
         values = np.require(values, native, ("C", "W", "A"))
-    # One value is contiguous whatever its stride says, but PyTorch refuses strides below 0.
+    # An array of one value is contiguous with any stride, but PyTorch rejects negative strides.
     return torch.from_numpy(np.ndarray(values.size, native, buffer=values))

@@ -1,4 +1,4 @@
-"""Who received what, without a copy of a model for every receiver."""
+"""The messages of all receivers, without a copy of a model for each receiver."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from torch import Tensor
 
 from equipoise._utils.formatting import as_call
 from equipoise._utils.memo import Memo
-from equipoise._utils.validation import check_range, describe, is_floating
+from equipoise._utils.validation import check_count, check_range, describe, is_floating
 from equipoise.kernels import Received
-from equipoise.messages._parsing import UNREADABLE, as_ids, as_list, is_copied, read
+from equipoise.messages._parsing import UNREADABLE, as_ids, as_messages, copy_values, parse_message
 
 
 @dataclass(frozen=True, eq=False)
 class Inbox(Received):
-    """The messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]`` where ``mask[i, s]``.
+    """The messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]``.
 
-    A model that is sent to many neighbours is one row of ``bank``; a client that tells every neighbour something else
-    costs one row per lie. ``senders[i, s]`` is the id of the client that sent the message; ties between messages
-    go to the lowest id. Where ``mask`` is False the other entries mean nothing.
+    A model that is sent to many neighbors is one row of ``bank``. A client that sends a different
+    lie to each neighbor costs one row per lie. ``senders[i, s]`` is the id of the client that sent
+    the message; ties between messages go to the lowest id. Where ``mask[i, s]`` is False, there is
+    no message, and the other entries are ignored.
 
-    A message with a NaN or an infinity is absent, as if it had never arrived. ``keep_nonfinite=True`` lets such
-    messages through, and exists only to reproduce papers that did so.
+    A message with a NaN or an infinity is absent, as if it had never arrived.
+    ``keep_nonfinite=True`` keeps such messages, to reproduce papers that did so.
 
-    The tensors are not copied. If you modify one of them in place, the next rule notices and examines
-    the messages again. Writes through numpy or ``Tensor.data`` cannot be noticed: make a new inbox
-    after these.
+    The tensors are not copied. If you modify one of them in place, the next rule examines the
+    messages again. Writes through numpy or ``Tensor.data`` are not detected: make a new inbox after
+    these.
 
-    ``reasons`` says, by slot, why ``collect`` did not accept a message; it is empty for other inboxes.
+    ``reasons`` maps each slot whose message `collect` rejected to the reason; it is empty for other
+    inboxes. `why_absent` adds the messages that are absent for another reason.
 
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
     >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
@@ -41,8 +43,8 @@ class Inbox(Received):
 
     bank: Tensor
     slots: Tensor
-    mask: Tensor = None  # type: ignore[assignment]  # all present
-    senders: Tensor = None  # type: ignore[assignment]  # the rows are the clients
+    mask: Tensor = None  # type: ignore[assignment]  # by default, all slots hold a message
+    senders: Tensor = None  # type: ignore[assignment]  # by default, row i is of client i
     keep_nonfinite: bool = False
     reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)
     _memo: Memo = field(default_factory=Memo, init=False, repr=False)
@@ -57,22 +59,20 @@ class Inbox(Received):
         self._check()
 
     def _check(self) -> None:
-        bank, slots, mask, senders = self.bank, self.slots, self.mask, self.senders
-        if not is_floating(bank) or bank.dim() != 2:
-            raise ValueError(f"bank must be a floating-point tensor of shape (m, d), found {describe(bank)}")
-        if not isinstance(slots, Tensor) or slots.dim() != 2 or slots.dtype != torch.int64:
-            raise ValueError(f"slots must be an int64 tensor of shape (n, k), found {describe(slots)}")
-        if not isinstance(mask, Tensor) or mask.shape != slots.shape or mask.dtype != torch.bool:
-            raise ValueError(f"mask must be a bool tensor of shape {tuple(slots.shape)}, found {describe(mask)}")
-        if not isinstance(senders, Tensor) or senders.shape != slots.shape or senders.dtype != torch.int64:
-            raise ValueError(
-                f"senders must be an int64 tensor of shape {tuple(slots.shape)}, found {describe(senders)}"
-            )
-        devices = {x.device for x in (bank, slots, mask, senders)}
+        if not is_floating(self.bank) or self.bank.dim() != 2:
+            expected = "a floating-point tensor of shape (m, d)"
+            raise ValueError(f"bank must be {expected}, found {describe(self.bank)}")
+        _check_table("slots", self.slots, torch.int64, None)
+        _check_table("mask", self.mask, torch.bool, self.slots.shape)
+        _check_table("senders", self.senders, torch.int64, self.slots.shape)
+        devices = {x.device for x in (self.bank, *self._ids)}
         if len(devices) > 1:
-            raise ValueError(f"bank, slots, mask and senders must be on one device, found {sorted(map(str, devices))}")
-        if bank.is_meta:
-            raise ValueError("bank must hold values, found a tensor on the device meta, which has none")
+            found = sorted(map(str, devices))
+            raise ValueError(f"bank, slots, mask and senders must be on one device, found {found}")
+        if self.bank.is_meta:
+            raise ValueError(
+                "bank must hold values, found a tensor on the device meta, which has none"
+            )
         _ = self._sent  # checks the ids
 
     @classmethod
@@ -84,7 +84,8 @@ class Inbox(Received):
                 "Inbox.collect(messages, like=own) turns a list of messages into an Inbox"
             )
         if not is_floating(received) or received.dim() != 2:
-            raise ValueError(f"received must be a floating-point tensor of shape (k, d), found {describe(received)}")
+            expected = "a floating-point tensor of shape (k, d)"
+            raise ValueError(f"received must be {expected}, found {describe(received)}")
         return cls(received.detach(), torch.arange(len(received), device=received.device)[None])
 
     @classmethod
@@ -96,18 +97,18 @@ class Inbox(Received):
         senders: Iterable[int] | Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Inbox:
-        """The inbox of one client from messages as they came off the wire, in any number and state.
+        """The inbox of one client from untrusted messages, as they arrive from a network.
 
-        A message is a dense floating-point tensor or numpy array with as many elements as ``like``, or
-        its elements as bytes. Arrays may have any layout and byte order. Bytes are ``bytes``, a
-        ``bytearray``, a ``memoryview`` or another buffer; they hold values of ``dtype``, by default that
-        of ``like``, in the byte order of this machine. Values are cast to the dtype and moved to the
-        device of ``like``.
+        A message is a dense floating-point tensor or numpy array with as many elements as ``like``,
+        or its elements as bytes. Arrays may have any layout and byte order. Bytes are ``bytes``, a
+        ``bytearray``, a ``memoryview`` or another buffer; they hold values of ``dtype``, by default
+        that of ``like``, in the byte order of this machine. Values are cast to the dtype and moved
+        to the device of ``like``.
 
-        Anything else is absent: a peer cannot crash its receiver. Of several readable messages of one
-        sender only the first counts. ``reasons`` says why a message was not accepted. Messages with NaN
-        or infinity are accepted here and absent from ``present``. The bank has one row for each accepted
-        message.
+        Other messages are absent: no sender can crash its receiver. Of several readable messages
+        of one sender only the first counts. ``reasons`` says why a message was rejected. Messages
+        with NaN or infinity are accepted here and absent from ``present``. The bank has one row for
+        each accepted message.
 
         >>> own = torch.zeros(2)
         >>> messages = [torch.ones(2), torch.ones(3), "gossip", torch.full((2,), 9.0)]
@@ -126,53 +127,79 @@ class Inbox(Received):
             dtype = like.dtype
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point torch.dtype, found {dtype!r}")
-        received = as_list(messages)
+        received = as_messages(messages)
         ids = as_ids(senders, len(received))
-        found = [read(message, like.numel(), dtype) for message in received]
-        # Rubbish gets no row: its senders cost the attacker nothing.
-        speakers = {ids[slot] for slot, values in enumerate(found) if not isinstance(values, str)}
-        bank = like.new_empty(len(speakers), like.numel())
+        found = [parse_message(message, like.numel(), dtype) for message in received]
+        # Memory is reserved for senders of a readable message only. Otherwise an attacker could
+        # make a receiver reserve a model for each malformed message.
+        readable = {ids[slot] for slot, values in enumerate(found) if not isinstance(values, str)}
+        bank = like.new_empty(len(readable), like.numel())
         rows = [0] * len(received)
-        heard: dict[int, int] = {}  # the slot in which each sender was heard
+        accepted: dict[int, int] = {}  # the slot of each sender's message
         reasons: dict[int, str] = {}
         for slot, (sender, values) in enumerate(zip(ids, found, strict=True)):
             if isinstance(values, str):
                 reasons[slot] = values
-            elif sender in heard:
-                reasons[slot] = f"duplicate: sender {sender} was heard in slot {heard[sender]}"
-            elif is_copied(values, bank[len(heard)], dtype):
-                rows[slot] = len(heard)
-                heard[sender] = slot
+            elif sender in accepted:
+                reasons[slot] = f"duplicate: sender {sender} was heard in slot {accepted[sender]}"
+            elif copy_values(values, bank[len(accepted)], dtype):
+                rows[slot] = len(accepted)
+                accepted[sender] = slot
             else:
                 reasons[slot] = UNREADABLE
-        accepted = [slot not in reasons for slot in range(len(received))]
+        mask = [slot not in reasons for slot in range(len(received))]
         return cls(
-            bank[: len(heard)],
+            bank[: len(accepted)],
             slots=torch.tensor(rows, dtype=torch.int64, device=like.device)[None],
-            mask=torch.tensor(accepted, dtype=torch.bool, device=like.device)[None],
+            mask=torch.tensor(mask, dtype=torch.bool, device=like.device)[None],
             senders=torch.tensor(ids, dtype=torch.int64, device=like.device)[None],
             reasons=reasons,
         )
 
+    def why_absent(self, receiver: int = 0) -> dict[int, str]:
+        """Map each slot of a receiver without a present message to the reason.
+
+        A reason starts with ``silent`` (no message arrived), ``malformed``, ``wrong size``,
+        ``duplicate`` or ``non-finite``.
+
+        >>> own = torch.zeros(2)
+        >>> inbox = Inbox.collect([own, own[:1], own / 0], like=own)
+        >>> inbox.why_absent()
+        {1: 'wrong size: 1 values, expected 2', 2: 'non-finite: a NaN, an infinity, or a norm that
+        overflows'}
+        """
+        check_count("receiver", receiver, 0, self.n - 1)
+        mask = self.mask[receiver].tolist()
+        present = self.present[receiver].tolist()
+        absent = {}
+        for slot in range(self.k):
+            if not mask[slot]:
+                absent[slot] = self.reasons.get(slot, "silent: no message arrived")
+            elif not present[slot]:
+                absent[slot] = "non-finite: a NaN, an infinity, or a norm that overflows"
+        return absent
+
     @property
     def from_others(self) -> Tensor:
-        """(n, k) which slots hold what another client sent, where receivers are the clients 0 to n - 1."""
-        return self.mask & (self.senders != torch.arange(self.n, device=self.senders.device)[:, None])
+        """(n, k) which slots hold a message of another client; receivers are clients 0 to n - 1."""
+        receivers = torch.arange(self.n, device=self.senders.device)[:, None]
+        return self.mask & (self.senders != receivers)
 
     def current(self) -> Inbox:
-        """This inbox as a rule reads it, its ids checked again if they were modified.
+        """This inbox for one call of a rule, with its ids checked again if they were modified.
 
-        Changes of tensors made under ``torch.inference_mode`` cannot be noticed: for these, each call of a rule
-        examines the messages again.
+        In-place changes of tensors made under ``torch.inference_mode`` are not detected. So each
+        call of a rule examines such messages again.
         """
         inbox = self
         if any(x.is_inference() for x in (self.bank, *self._ids)):
+            # A fresh cache that is valid for one call, during which no code writes to the messages.
             inbox = self._copy(Memo(trusting=True))
         _ = inbox._sent  # checks the ids
         return inbox
 
     def with_bank(self, bank: Tensor, *, keep_nonfinite: bool = False) -> Inbox:
-        """Other messages along the same edges, whose ids are not checked again."""
+        """Other messages along the same edges; the ids are not checked again."""
         memo = Memo()
         memo.put("sent", self._ids, self._sent)
         return self._copy(memo, bank=bank, keep_nonfinite=keep_nonfinite)
@@ -195,8 +222,17 @@ class Inbox(Received):
             self.keep_nonfinite,
             reasons=self.reasons,
         )
-        for name in ("bank_norms", "finite"):
+        for name in ("bank_norms", "finite"):  # these depend on the bank only
             known = self._memo.known(name)
             if known is not None:
                 part._memo.put(name, (self.bank,), known)
         return part
+
+
+def _check_table(name: str, x: object, dtype: torch.dtype, shape: torch.Size | None) -> None:
+    """Raise unless ``x`` is a matrix of this dtype, and of this shape if given."""
+    fits = isinstance(x, Tensor) and x.dtype == dtype and x.dim() == 2
+    if not fits or (shape is not None and x.shape != shape):  # type: ignore[attr-defined]
+        kind = "a bool" if dtype == torch.bool else "an int64"
+        expected = "(n, k)" if shape is None else str(tuple(shape))
+        raise ValueError(f"{name} must be {kind} tensor of shape {expected}, found {describe(x)}")

@@ -1,11 +1,11 @@
-"""The rules, one to a file."""
+"""The rules, one per file, and the base classes and helpers for rules of your own."""
 
 from equipoise.rules._guarantees import GuaranteeWarning, at_most_one_warning, without_warnings
 from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
-from equipoise.rules.base import Rule, WeightedRule, uniform
-from equipoise.rules.exchange import as_multi_exchange, converse
+from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
+from equipoise.rules.exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
 from equipoise.rules.krum import Krum
@@ -34,11 +34,14 @@ __all__ = [
     "SCClip",
     "TrimmedMean",
     "WeightedRule",
+    "as_diagnostic",
     "as_multi_exchange",
     "as_shares",
+    "as_tolerated",
     "at_most_one_warning",
-    "converse",
     "mix",
+    "own_share",
+    "run_exchanges",
     "uniform",
     "without_warnings",
 ]

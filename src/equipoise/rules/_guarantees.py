@@ -1,4 +1,4 @@
-"""Tolerating more malicious neighbors than a rule guarantees anything for: a warning, or an error where asked for."""
+"""Warn or raise if ``tolerated`` exceeds the number that a rule has a guarantee for."""
 
 from __future__ import annotations
 
@@ -12,48 +12,55 @@ from torch import Tensor
 
 from equipoise._utils.validation import check_count, check_flag
 
-INNER = ("equipoise", "torch")  # packages whose frames stand between a rule and the code that called it
+# Packages whose frames may stand between a rule and the code of the user that called it.
+INNER_PACKAGES = ("equipoise", "torch")
 
 _given: ContextVar[list[str] | None] = ContextVar("_given", default=None)
 _clients: ContextVar[Tensor | None] = ContextVar("_clients", default=None)
 
 
 class GuaranteeWarning(UserWarning):
-    """More malicious neighbors are tolerated than the rule guarantees anything for."""
+    """``tolerated`` exceeds the number of malicious neighbors that the rule has a guarantee for."""
 
 
 def check_tolerance(tolerated: object, strict: object) -> None:
-    """Raise unless these are valid hyper-parameters of a rule that expects malicious neighbors."""
+    """Validate the options of a rule that expects malicious neighbors."""
     if tolerated is not None:
         check_count("tolerated", tolerated, 0)
     check_flag("strict", strict)
 
 
 def check_guarantee(tolerated: Tensor, most: Tensor, degrees: Tensor, *, strict: bool) -> None:
-    """Warn, or raise if ``strict``, where a client with neighbors tolerates more of them than ``most``; all are (n,).
+    """Warn, or raise if ``strict``, where a client tolerates more than ``most``; all are (n,).
 
-    The warning names the first such client. Without malicious neighbors nothing can go wrong, so that 0 never warns.
-    Degrees count messages, readable or not: a malicious neighbor that sends NaN cannot turn an error on. On a GPU the
-    host waits for the result once.
+    The text names the first such client. A client without neighbors is at no risk. Without
+    ``strict``, neither is one that tolerates 0. Degrees count all messages, finite or not: a
+    malicious neighbor that sends NaN cannot cause an error. On a GPU the host waits for the result
+    once.
     """
+    # Without strict, a negative limit counts as 0: a client that expects no malicious neighbor
+    # needs no guarantee.
     beyond = (tolerated > (most if strict else most.clamp_min(0))) & (degrees > 0)
     if not beyond.any():
         return
     row = int(beyond.nonzero()[0])
     ids = _clients.get()
     client = row if ids is None else int(ids[row])
-    found, limit, degree = int(tolerated[row]), int(most[row]), int(degrees[row])
+    found = int(tolerated[row])
+    limit = int(most[row])
+    degree = int(degrees[row])
     if strict and limit < 0:
         raise ValueError(
-            f"client {client} must have more neighbors for strict=True, found {degree} with tolerated={found}"
+            f"client {client} must have more neighbors for strict=True, "
+            f"found {degree} with tolerated={found}"
         )
+    where = f"for client {client} with {degree} neighbors"
     if strict:
         raise ValueError(
-            f"tolerated must be at most {limit} for client {client} with {degree} neighbors, found {found}; "
-            "strict=False warns instead"
+            f"tolerated must be at most {limit} {where}, found {found}; strict=False warns instead"
         )
     _warn(
-        f"tolerated must be at most {max(0, limit)} for client {client} with {degree} neighbors, found {found}: "
+        f"tolerated must be at most {max(0, limit)} {where}, found {found}: "
         "the guarantee of the rule does not hold; strict=True makes this an error"
     )
 
@@ -65,7 +72,8 @@ def _warn(text: str) -> None:
         return
     level = 1
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
+    # Point the warning at the first frame outside of the library, where the call can be changed.
+    while frame.f_back is not None and _package(frame.f_globals) in INNER_PACKAGES:
         frame = frame.f_back
         level += 1
     warnings.warn(text, GuaranteeWarning, stacklevel=level)
@@ -73,9 +81,17 @@ def _warn(text: str) -> None:
         given.append(text)
 
 
+def _package(frame_globals: dict[str, object]) -> str:
+    return str(frame_globals.get("__name__", "")).partition(".")[0]
+
+
 @contextmanager
 def at_most_one_warning(given: list[str]) -> Iterator[None]:
-    """Give only the first `GuaranteeWarning` of all blocks that share ``given``, an empty list, and add it there."""
+    """Give only the first `GuaranteeWarning` of all blocks that share the list ``given``.
+
+    The text of the warning is appended to the list, which is empty at first.
+    """
+    # An outer block that already gave its warning silences this one.
     token = _given.set(_given.get() or given)
     try:
         yield
@@ -85,7 +101,8 @@ def at_most_one_warning(given: list[str]) -> Iterator[None]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Give no `GuaranteeWarning`, where rules are deliberately called without a guarantee."""
+    """Give no `GuaranteeWarning` in this block, where exceeding a guarantee is intended."""
+    # A list that is not empty stands for a warning that was already given.
     token = _given.set(["no warning is wanted"])
     try:
         yield
@@ -95,7 +112,7 @@ def without_warnings() -> Iterator[None]:
 
 @contextmanager
 def serving(clients: Tensor) -> Iterator[None]:
-    """Receiver i of an inbox is called ``clients[i]`` by warnings and errors."""
+    """Let warnings and errors call receiver i of an inbox ``clients[i]``."""
     token = _clients.set(clients)
     try:
         yield

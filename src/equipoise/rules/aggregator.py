@@ -1,4 +1,4 @@
-"""The protocols of rules: one exchange of messages in a round, or several."""
+"""The protocols of rules: one exchange of messages a round, or several."""
 
 from __future__ import annotations
 
@@ -14,22 +14,33 @@ from equipoise.types import Aggregated, RoundInputs
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """A rule that talks once a round."""
+    """A rule with one exchange a round.
 
-    def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]) -> Aggregated:
-        """Aggregate for one client (``own (d,)``) or for all clients of an inbox (``own (n, d)``)."""
+    Two attributes are optional. ``needs`` names the round inputs that the rule reads, as a tuple of
+    strings; without it, drivers pass all inputs that they have. ``contains_own`` says whether the
+    aggregate already contains own, as in gossip averaging; without it, it does not.
+    """
+
+    def __call__(
+        self, own: Tensor, received: Tensor | Inbox, **inputs: Unpack[RoundInputs]
+    ) -> Aggregated:
+        """Aggregate for one client, ``own (d,)``, or for all clients of an inbox, (n, d)."""
         ...
 
 
 @runtime_checkable
 class MultiExchange(Protocol):
-    """A rule that talks several times a round.
+    """A rule with several exchanges a round.
 
-    ``exchanges`` is a generator: it yields what every client sends, is sent back what they received, and returns the
-    aggregate. The model to mix the aggregate with is the last one that it yielded. A rule that first exchanges updates
-    may say so, to attackers of its messages, in a method ``sends_updates(exchange, t) -> bool``.
+    ``exchanges`` is a generator. It yields the messages that the clients send, is sent back the
+    messages that they receive, and returns the aggregate. The aggregate is mixed with the last
+    value that it yielded. A rule whose first exchanges carry updates may declare them with a method
+    ``sends_updates(exchange, t) -> bool``, which attacks on messages ask. ``needs`` and
+    ``contains_own`` are optional, as in `Aggregator`.
     """
 
-    def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
+    def exchanges(
+        self, own: Tensor, **inputs: Unpack[RoundInputs]
+    ) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
         """Yield messages, receive inboxes, return the aggregate."""
         ...

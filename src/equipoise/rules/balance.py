@@ -1,4 +1,4 @@
-"""BALANCE: accept what is close to own, closer as training goes on."""
+"""BALANCE: accept models that are close to own, with a limit that falls as training proceeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from equipoise import kernels
 from equipoise._utils.formatting import as_call
 from equipoise._utils.validation import check_number
 from equipoise.messages import Inbox
-from equipoise.rules.base import WeightedRule, needed, uniform
+from equipoise.rules.base import WeightedRule, uniform
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,19 @@ class Balance(WeightedRule):
     .. math:: \mathrm{AGG}_i = \frac{1}{|S_i|} \sum_{j \in S_i} w_j, \qquad
               S_i = \{j \in N_i : \|w_i - w_j\| \le \gamma \, e^{-\kappa \lambda(t)} \, \|w_i\|\}
 
-    Fang et al., *Byzantine-Robust Decentralized Federated Learning*, CCS 2024, equations 3 and 4 and Algorithm 3.
-    Variant I of its section 7 is ``Balance(kappa=0)``. Norms run over the whole flattened model. The comparison is
-    inclusive, and made as float64 would make it. The paper does not say what happens when no model is accepted; here
-    the aggregate is own, never the closest message, which would let an attacker in whenever all are rejected. An own
-    of all zeros accepts only zeros, one that is not finite accepts nothing.
+    Fang et al., *Byzantine-Robust Decentralized Federated Learning*, CCS 2024, equations 3 and 4
+    and Algorithm 3. Variant I of its section 7 is ``Balance(kappa=0)``. Norms run over the whole
+    flattened model. The comparison is inclusive and has the accuracy of float64.
+
+    The paper does not define the aggregate if no model is accepted. Here it is own, never the
+    closest message, which would let an attacker in whenever all messages are rejected. If your
+    parameters are all zero, Balance rejects every non-zero message. If they are not finite, it
+    rejects every message.
 
     Args:
         gamma: upper limit of the relative distance.
         kappa: how fast the limit falls.
-        progress: :math:`\lambda(t, T)`, non-negative and increasing in t; t / T unless given.
+        progress: :math:`\lambda(t, T)`, non-negative and increasing in t; by default t / T.
 
     >>> own = torch.tensor([3.0, 4.0])
     >>> received = torch.tensor([[3.0, 5.0], [3.0, 6.0], [30.0, 40.0]])
@@ -59,19 +62,29 @@ class Balance(WeightedRule):
         if self.progress is not None and not callable(self.progress):
             raise ValueError(f"progress must be a function of t and total, found {self.progress!r}")
 
-    def weigh(self, own: Tensor, inbox: Inbox, *, t: int | None = None, total: int | None = None, **_: Any) -> Tensor:
-        """Equal weights for the accepted messages."""
-        limit = self.gamma * self._decay(t, total)
-        apart, sizes = kernels.distances(own, inbox)
-        return uniform(kernels.within(own, inbox, sizes, apart, limit))
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The round, unless the limit is constant."""
+        return ("t", "total") if self.kappa > 0 else ()
 
-    def _decay(self, t: int | None, total: int | None) -> float:
-        if self.kappa == 0:
-            return 1.0
-        t, total = needed(self, t=t, total=total)
+    def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
+        """Give the accepted messages equal weights."""
+        limit = float(self.gamma)
+        if self.kappa > 0:
+            limit *= self._decay(inputs["t"], inputs["total"])
+        distances, norms = kernels.distances(own, inbox)
+        # Close to the limit, distances are computed again in float64: otherwise an attacker could
+        # place a message where rounding decides.
+        return uniform(kernels.within(own, inbox, norms, distances, limit))
+
+    def _decay(self, t: int, total: int) -> float:
         if t >= total:
             raise ValueError(f"t must be a round from 0 to total - 1 = {total - 1}, found {t}")
         progress = t / total if self.progress is None else self.progress(t, total)
+        # Written as a negation, so that NaN is an error as well. A negative progress would raise
+        # the limit above gamma, and with it the bound on the influence of an attacker.
         if not progress >= 0:
-            raise ValueError(f"progress must be a number >= 0, found {progress} at t={t}, total={total}")
+            raise ValueError(
+                f"progress must be a number >= 0, found {progress} at t={t}, total={total}"
+            )
         return math.exp(-self.kappa * progress)

@@ -1,4 +1,4 @@
-"""Variant II of BALANCE: accept the closer half, if it is close."""
+"""Variant II of BALANCE: accept the closer half of the messages, if it is close."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from equipoise.rules.base import WeightedRule, uniform
 
 @dataclass(frozen=True)
 class BalanceMedian(WeightedRule):
-    r"""The mean of the received models whose relative distance is at most the median of all, and at most gamma.
+    r"""The mean of the received models up to the median of the relative distances, and up to gamma.
 
-    .. math:: S_i = \{j \in N_i : q_j \le \min(\mathrm{med}(q), \gamma)\}, \qquad q_j = \|w_i - w_j\| / \|w_i\|
+    .. math:: S_i = \{j \in N_i : q_j \le \min(\mathrm{med}(q), \gamma)\}, \qquad
+              q_j = \|w_i - w_j\| / \|w_i\|
 
-    Variant II in section 7 of Fang et al., *Byzantine-Robust Decentralized Federated Learning*, CCS 2024. Of an even
-    number of messages the lower middle value stands for the median, which accepts the same set as the mean of the
-    two. When none is accepted the aggregate is own. An own of all zeros accepts only zeros.
+    Variant II in section 7 of Fang et al., *Byzantine-Robust Decentralized Federated Learning*,
+    CCS 2024. For an even number of messages the median is the lower of the two middle values,
+    which accepts the same set as their mean. If no model is accepted, the aggregate is own. If your
+    parameters are all zero, BalanceMedian rejects every non-zero message.
 
     Args:
-        gamma: upper limit of the relative distance, for when most neighbours are malicious.
+        gamma: upper limit of the relative distance. It protects clients whose neighbors are mostly
+            malicious.
 
     >>> received = torch.tensor([[3.0, 5.0], [3.0, 4.5], [3.0, 4.1], [30.0, 40.0]])
     >>> eq.BalanceMedian(gamma=0.3)(torch.tensor([3.0, 4.0]), received).weights
@@ -32,6 +35,7 @@ class BalanceMedian(WeightedRule):
     """
 
     isotropic: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ()
 
     gamma: float = 0.3
 
@@ -39,14 +43,11 @@ class BalanceMedian(WeightedRule):
         check_number("gamma", self.gamma)
 
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
-        """Equal weights for the accepted messages."""
-        apart, sizes = kernels.distances(own, inbox)
-        if inbox.k == 0:
-            return apart
-        apart = kernels.sharpened(own, inbox, sizes, apart, _median(apart, inbox)[:, 0])
-        return uniform(kernels.within(own, inbox, sizes, apart, float(self.gamma)) & (apart <= _median(apart, inbox)))
-
-
-def _median(apart: Tensor, inbox: Inbox) -> Tensor:
-    """(n, 1) the lower middle of the distances to the messages that are present, the first ones when sorted."""
-    return apart.sort(dim=1).values.gather(1, (inbox.counts - 1).clamp_min(0)[:, None] // 2)
+        """Give the accepted messages equal weights."""
+        distances, norms = kernels.distances(own, inbox)
+        # Absent messages are infinitely far away, so they come after all others.
+        middle = (inbox.counts - 1) // 2
+        distances = kernels.exact_near_ranks(own, inbox, norms, distances, middle)
+        # Without gamma, a malicious majority would choose the median, and accept itself.
+        within_gamma = kernels.within(own, inbox, norms, distances, float(self.gamma))
+        return uniform(within_gamma & (distances <= kernels.value_at_rank(distances, middle)))

@@ -1,4 +1,4 @@
-"""Driving rules that talk once or several times a round by one interface."""
+"""Run rules with one or several exchanges a round through one interface."""
 
 from __future__ import annotations
 
@@ -16,64 +16,69 @@ from equipoise.types import Aggregated, RoundInputs
 
 @dataclass(frozen=True)
 class OneExchange:
-    """A plain rule as one that talks several times, once."""
+    """An aggregator as a multi-exchange rule with one exchange."""
 
     rule: Aggregator
 
-    def exchanges(self, own: Tensor, **inputs: Unpack[RoundInputs]) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
-        """Yield own, return the rule's aggregate of what came back."""
+    def exchanges(
+        self, own: Tensor, **inputs: Unpack[RoundInputs]
+    ) -> Generator[Tensor, Tensor | Inbox, Aggregated]:
+        """Yield own; return the aggregate of the received messages."""
         return self.rule(own, (yield own), **inputs)
 
 
 def as_multi_exchange(rule: Aggregator | MultiExchange) -> MultiExchange:
-    """The rule itself if it talks several times a round, otherwise the rule lifted to that interface.
+    """The rule itself if it is a `MultiExchange`, otherwise the rule with that interface.
 
-    >>> talk = eq.as_multi_exchange(eq.Median()).exchanges(torch.zeros(1))
-    >>> next(talk)
+    >>> exchanges = eq.as_multi_exchange(eq.Median()).exchanges(torch.zeros(1))
+    >>> next(exchanges)
     tensor([0.])
     """
     return rule if isinstance(rule, MultiExchange) else OneExchange(rule)
 
 
-def converse(
+def run_exchanges(
     rule: Aggregator | MultiExchange,
     own: Tensor,
     exchange: Callable[[Tensor], Tensor | Inbox],
     **inputs: Unpack[RoundInputs],
 ) -> tuple[Tensor, Aggregated]:
-    """Run all exchanges of one round: returns the model to mix with, and the aggregate.
+    """Run all exchanges of one round; return the model to mix with, and the aggregate.
 
-    ``exchange`` sends what it is given, the messages of one client (d,) or of all (n, d), and returns what came back.
+    ``exchange`` sends its argument, the messages of one client (d,) or of all clients (n, d), and
+    returns the messages that were received.
 
     >>> exchange = lambda sent: torch.tensor([[2.0], [4.0]])
-    >>> own, out = eq.converse(eq.FedAvg(), torch.zeros(1), exchange)
+    >>> own, out = eq.run_exchanges(eq.FedAvg(), torch.zeros(1), exchange)
     >>> eq.mix(own, out.model, alpha=0.5)
     tensor([1.5000])
     """
-    check_inputs(_name(rule), inputs)
-    talk = as_multi_exchange(rule).exchanges(own, **inputs)
-    if not isinstance(talk, Generator):
-        raise ValueError(f"{_name(rule)}.exchanges must be a generator, which yields, found {describe(talk)}")
+    name = getattr(rule, "__name__", type(rule).__name__)
+    check_inputs(name, inputs)
+    exchanges = as_multi_exchange(rule).exchanges(own, **inputs)
+    # A method without yield runs at once and returns no generator, which is easy to miss.
+    if not isinstance(exchanges, Generator):
+        raise ValueError(
+            f"{name}.exchanges must be a generator, which yields, found {describe(exchanges)}"
+        )
     try:
-        sent = next(talk)
+        sent = next(exchanges)
     except StopIteration:
-        raise ValueError(f"{_name(rule)}.exchanges must yield what is sent, found nothing") from None
+        raise ValueError(f"{name}.exchanges must yield what is sent, found nothing") from None
     while True:
         received = exchange(sent)
         try:
-            sent = talk.send(received)
+            sent = exchanges.send(received)
         except StopIteration as stop:
-            return sent, _checked(rule, stop.value)
+            return sent, _checked_result(name, stop.value)
 
 
-def _checked(rule: object, out: object) -> Aggregated:
-    """What a rule returned, if it is what rules return."""
+def _checked_result(rule: str, out: object) -> Aggregated:
+    """The result of a rule; raise unless it is an `Aggregated`."""
     if not isinstance(out, Aggregated):
-        raise ValueError(f"{_name(rule)} must return an Aggregated, found {describe(out)}; Aggregated(model) makes one")
+        hint = "Aggregated(model) makes one"
+        raise ValueError(f"{rule} must return an Aggregated, found {describe(out)}; {hint}")
     if out.weights is not None and not isinstance(out.weights, Tensor):
-        raise ValueError(f"weights of {_name(rule)} must be a tensor or None, found {describe(out.weights)}")
+        found = describe(out.weights)
+        raise ValueError(f"weights of {rule} must be a tensor or None, found {found}")
     return out
-
-
-def _name(rule: object) -> str:
-    return getattr(rule, "__name__", type(rule).__name__)

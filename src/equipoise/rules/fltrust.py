@@ -1,4 +1,4 @@
-"""FLTrust, without a server: every client trusts its own direction."""
+"""FLTrust without a server: each client trusts the direction of its own model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from equipoise.types import Aggregated
 
 @dataclass(frozen=True)
 class FLTrust(Rule):
-    r"""Received models that point the way of own are rescaled to the length of own and averaged by their cosine.
+    r"""The mean of the received models, rescaled to the norm of own and weighted by their cosine.
 
     .. math:: \mathrm{AGG}_i = \frac{\sum_j c_j \tilde w_j}{\sum_j c_j}, \qquad
               c_j = \max(0, \cos(w_i, w_j)), \qquad \tilde w_j = \frac{\|w_i\|}{\|w_j\|} w_j
 
-    Cao et al., *FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping*, NDSS 2021, on models instead of
-    updates and with own in the place of the server, as in section 6.1.2 of the BALANCE paper. That section says
-    "averaging all normalized models", without weights; but then half of all random vectors are accepted in full, which
-    does not fit the paper's results, so the weights of the original are the default.
+    Cao et al., *FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping*, NDSS 2021,
+    applied to models instead of updates, with own in place of the server, as in section 6.1.2 of
+    the BALANCE paper. That section says "averaging all normalized models", without weights. But
+    without weights half of all random vectors are accepted in full, which contradicts the results
+    of the paper. So the weights of the original are the default.
 
-    A zero message, or a zero own, has no direction: it is rejected, or rejects all. So is a message too short to be
-    given the length of own, by a factor beyond 1e308, as float64 allows. ``weights`` are shares of the rescaled
-    messages.
+    A zero vector has no direction: a zero message is rejected, and a zero own rejects all messages.
+    A message is also rejected if it is too short to be rescaled, by a factor beyond 1e308 in
+    float64. ``weights`` are shares of the rescaled messages.
 
     Args:
-        weighted: weigh by the cosine, as in FLTrust; otherwise take the plain mean, as in the paper's sentence.
+        weighted: weigh by the cosine, as in FLTrust. Otherwise take the plain mean, as in the
+            sentence of the BALANCE paper.
 
     >>> received = torch.tensor([[4.0, 0.0], [0.0, 9.0], [-1.0, 0.0]])
     >>> out = eq.FLTrust()(torch.tensor([2.0, 0.0]), received)
@@ -40,6 +42,7 @@ class FLTrust(Rule):
     """
 
     isotropic: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ()
 
     weighted: bool = True
 
@@ -47,14 +50,26 @@ class FLTrust(Rule):
         check_flag("weighted", self.weighted)
 
     def aggregate(
-        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        out: Tensor | None = None,
+        state: Any = None,
+        **_: Any,
     ) -> Aggregated:
-        """Share by cosine, rescale, sum."""
-        cosines, sizes = kernels.cosines(own, inbox)
-        longer = sizes[:, None] / inbox.lengths(cosines > 0)
-        trust = cosines.clamp_min_(0).where(longer.isfinite(), 0.0)
-        total = trust.sum(1, keepdim=True)
-        shares = (trust / total).where(total > 0, 0.0) if self.weighted else uniform(trust > 0)
-        coefficients = (shares * longer).where(shares > 0, 0.0)
-        model = kernels.combine(own, (shares.sum(1) == 0).double(), inbox, coefficients, out=out)
+        """Rescale, then average by the cosine."""
+        cosines, norms = kernels.cosines(own, inbox)
+        # Only messages with a positive cosine count, so only their norms matter here.
+        scales = norms[:, None] / inbox.lengths(cosines > 0)
+        trust = cosines.clamp_min_(0).where(scales.isfinite(), 0.0)
+        if self.weighted:
+            total = trust.sum(1, keepdim=True)
+            shares = (trust / total).where(total > 0, 0.0)
+        else:
+            shares = uniform(trust > 0)
+        weights = (shares * scales).where(shares > 0, 0.0)  # 0 * inf would be NaN
+        # Weights of rescaled messages need not sum to 1, so own does not get the remainder.
+        share_of_own = (shares.sum(1) == 0).double()
+        model = kernels.combine(own, share_of_own, inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)

@@ -1,4 +1,4 @@
-"""The last step of a round: how much a client keeps of its own model."""
+"""The last step of a round: mix a client's own model with the aggregate."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from torch import Tensor
 
 from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import describe, is_floating, is_number
-from equipoise.kernels import block, chunks, compute_dtype, new_output
+from equipoise.kernels import interpolate
 
 
 @torch.no_grad()
 def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     """The convex combination ``alpha * own + (1 - alpha) * model``.
 
-    ``own`` and ``model`` are ``(d,)``, or ``(n, d)`` for n clients; ``alpha`` in [0, 1] is a number or, for n clients,
-    an ``(n,)`` tensor. The result has the shape, dtype and device of ``own``; half precision is computed in float32
-    and rounded once.
+    ``own`` and ``model`` are ``(d,)``, or ``(n, d)`` for n clients; ``alpha`` in [0, 1] is a number
+    or, for n clients, an ``(n,)`` tensor. The result has the shape, dtype and device of ``own``.
+    Half precision is computed in float32 and rounded once.
 
-    Every coordinate of the result lies between those of ``own`` and ``model``, so nothing finite overflows and
-    ``mix(own, own)`` is ``own``. With ``alpha`` 1 the result is exactly ``own``, with 0 exactly ``model``, even where
-    the other one is infinite or NaN.
+    Each coordinate of the result lies between those of ``own`` and ``model``, so finite values
+    never overflow and ``mix(own, own)`` is ``own``. With ``alpha`` 1 the result is exactly ``own``,
+    with 0 exactly ``model``, even where the other one is infinite or NaN.
 
     >>> own = torch.tensor([[0.0, 4.0], [0.0, 4.0]])
     >>> aggregate = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
@@ -33,36 +33,29 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     """
     _check_models(own, model)
     shares = as_shares(alpha, own)
-    weights = [share.to(own.device, compute_dtype(own)) for share in (shares, 1 - shares)]
-    rows, others = torch.atleast_2d(own), torch.atleast_2d(model)
-    if own.dtype == compute_dtype(own):
-        mixed = torch.lerp(others, rows, weights[0], out=new_output(rows, *rows.shape))
-        if mixed.sum().isfinite():
-            return mixed.view(own.shape)
-    mixed = new_output(rows, *rows.shape)
-    for columns in chunks(rows.shape[1], len(rows)):
-        mixed[:, columns] = _careful_combination(block(rows, columns), block(others, columns), *weights)
+    mixed = interpolate(torch.atleast_2d(own), torch.atleast_2d(model), shares)
     return mixed.view(own.shape)
 
 
-def _careful_combination(own: Tensor, model: Tensor, of_own: Tensor, of_model: Tensor) -> Tensor:
-    """The same where lerp could overflow, or mix a NaN in with weight 0."""
-    mixed = (own * of_own).add_(model * of_model)
-    # Rounding can leave the interval by a unit in the last place.
-    mixed = mixed.clamp_(torch.minimum(own, model), torch.maximum(own, model))
-    # A weight of 0 leaves nothing of an infinity, but 0 * inf is NaN.
-    return torch.where(of_own == 0, model, torch.where(of_model == 0, own, mixed))
-
-
 def as_shares(alpha: object, own: Tensor) -> Tensor:
-    """``alpha`` as a float64 column, one row or one per client; on the CPU, because some devices have no float64."""
+    """``alpha`` as a float64 column with one row, or one row per client.
+
+    It is on the CPU, because some devices have no float64.
+    """
     if not (alpha.is_floating_point() if isinstance(alpha, Tensor) else is_number(alpha)):
-        raise ValueError(f"alpha must be a number or a floating-point tensor, found {describe(alpha)}")
+        expected = "a number or a floating-point tensor"
+        raise ValueError(f"alpha must be {expected}, found {describe(alpha)}")
     per_client = isinstance(alpha, Tensor) and alpha.dim() > 0
     shares = torch.as_tensor(alpha, dtype=torch.float64, device="cpu")
     if per_client and (own.dim() != 2 or shares.shape != own.shape[:1]):
-        expected = "a number" if own.dim() == 1 else f"a number or a tensor of shape {tuple(own.shape[:1])}"
-        raise ValueError(f"alpha must be {expected} for own of shape {tuple(own.shape)}, found {describe(alpha)}")
+        expected = "a number"
+        if own.dim() != 1:
+            expected += f" or a tensor of shape {tuple(own.shape[:1])}"
+        shape = tuple(own.shape)
+        raise ValueError(
+            f"alpha must be {expected} for own of shape {shape}, found {describe(alpha)}"
+        )
+    # Compared as Python floats, so that NaN fails, and the first wrong client is named.
     for client, share in enumerate(shares.reshape(-1).tolist()):
         if not 0 <= share <= 1:
             where = f" for client {client}" if per_client else ""
@@ -73,8 +66,9 @@ def as_shares(alpha: object, own: Tensor) -> Tensor:
 def _check_models(own: Tensor, model: Tensor) -> None:
     for name, x in (("own", own), ("model", model)):
         if not is_floating(x) or x.dim() not in (1, 2):
+            expected = "a floating-point tensor of shape (d,) or (n, d)"
             found = f"{describe(x)}{vector_hint(x, name)}"
-            raise ValueError(f"{name} must be a floating-point tensor of shape (d,) or (n, d), found {found}")
+            raise ValueError(f"{name} must be {expected}, found {found}")
     if (own.shape, own.dtype) != (model.shape, model.dtype):
         raise ValueError(f"model must be like own, {describe(own)}, found {describe(model)}")
     if own.device != model.device:

@@ -1,8 +1,8 @@
-"""Another rule for every client."""
+"""A different rule for each client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,15 @@ from equipoise.rules.aggregator import Aggregator
 from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.types import Aggregated
 
-BUDGET = 1 << 24  # elements of own models that are copied at a time
+COPIED_MODELS = 1 << 24  # elements of own models that are copied at a time: 64 MiB of float32
 
 
 @dataclass(frozen=True)
 class PerClient(Rule):
-    """Client i aggregates by ``rules[i]``; clients whose rules are equal are served by one call.
+    """Client i aggregates with ``rules[i]``; one call serves all clients with equal rules.
 
-    Cases III and IV of section 6.2 of the BALANCE paper. Where rules with and without weights meet, the weights of the
-    clients without are NaN.
+    Cases III and IV of section 6.2 of the BALANCE paper. If only some of the rules return weights,
+    the weights of the other clients are NaN.
 
     >>> rule = eq.PerClient([eq.Median(), eq.FedAvg()])
     >>> own = torch.zeros(2, 1)
@@ -42,12 +42,17 @@ class PerClient(Rule):
         object.__setattr__(self, "rules", tuple(rules))
         for client, rule in enumerate(self.rules):
             if isinstance(rule, type) or not callable(rule):
-                found = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
-                raise ValueError(f"rules must be rules that talk once a round, found {found} for client {client}")
+                is_class = isinstance(rule, type)
+                found = f"the class {rule.__name__}" if is_class else type(rule).__name__
+                raise ValueError(
+                    f"rules must be rules that talk once a round, found {found} for client {client}"
+                )
 
     @classmethod
-    def drawn(cls, rules: Sequence[Aggregator], n: int, generator: torch.Generator | None = None) -> PerClient:
-        """Every one of n clients draws its rule from ``rules``.
+    def drawn(
+        cls, rules: Sequence[Aggregator], n: int, generator: torch.Generator | None = None
+    ) -> PerClient:
+        """Draw the rule of each of n clients from ``rules``.
 
         >>> source = torch.Generator().manual_seed(0)
         >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source).rules
@@ -55,8 +60,17 @@ class PerClient(Rule):
         """
         if not len(rules):
             raise ValueError("rules must be at least one to draw from, found none")
-        drawn = torch.randint(len(rules), (n,), generator=generator, device=device_of(generator))
+        device = device_of(generator)
+        drawn = torch.randint(len(rules), (n,), generator=generator, device=device)
         return cls(rules[i] for i in drawn.tolist())
+
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The round inputs that any of the rules reads; None if one rule declares nothing."""
+        declared = [getattr(rule, "needs", None) for rule in self.rules]
+        if any(names is None for names in declared):
+            return None
+        return tuple(dict.fromkeys(name for names in declared for name in names or ()))
 
     def check_clients(self, n: int) -> None:
         """Raise unless there is a rule for each of n clients."""
@@ -64,33 +78,50 @@ class PerClient(Rule):
             raise ValueError(f"rules must be one per client, expected {n}, found {len(self.rules)}")
 
     def aggregate(
-        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **inputs: Any
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        out: Tensor | None = None,
+        state: Any = None,
+        **inputs: Any,
     ) -> Aggregated:
         """Serve the clients of each distinct rule together."""
         self.check_clients(inbox.n)
         model = torch.empty_like(own) if out is None else out
-        weights, weighted = torch.full(inbox.slots.shape, torch.nan, dtype=torch.float64, device=own.device), False
-        for rule, clients in self._shares(own):
-            part = {name: _part(name, value, clients) for name, value in inputs.items()}
+        # NaN marks clients whose rule has no weights; 0 would mean that they rejected all messages.
+        weights = torch.full_like(inbox.slots, torch.nan, dtype=torch.float64)
+        has_weights = False
+        for rule, clients in self._batches(own):
+            part = {name: _of_clients(name, value, clients) for name, value in inputs.items()}
+            # Receivers are renumbered from 0 here; warnings must name the clients of the graph.
             with serving(clients):
                 theirs = rule(own[clients], inbox.of(clients), **part)
             model[clients] = theirs.model
+            # State of several rules would have to be split by client, in a way that only they know.
             if theirs.state is not None:
-                raise ValueError(f"rules must hold no state in PerClient, found {theirs.state!r:.80} of {rule}")
+                found = f"{theirs.state!r:.80} of {rule}"
+                raise ValueError(f"rules must hold no state in PerClient, found {found}")
             if theirs.weights is not None:
-                weights[clients], weighted = theirs.weights.double(), True
-        return Aggregated(model, as_diagnostic(weights, own) if weighted else None, state)
+                weights[clients] = theirs.weights.double()
+                has_weights = True
+        return Aggregated(model, as_diagnostic(weights, own) if has_weights else None, state)
 
-    def _shares(self, own: Tensor) -> Iterator[tuple[Aggregator, Tensor]]:
-        """Distinct rules with their clients, not too many at a time."""
+    def _check_given(self, inputs: Mapping[str, Any]) -> None:
+        """Each rule checks its own inputs, and is named by the error."""
+
+    def _batches(self, own: Tensor) -> Iterator[tuple[Aggregator, Tensor]]:
+        """Distinct rules with their clients, as many as fit into the memory for copies."""
+        # Rules are frozen dataclasses: equal hyper-parameters make equal rules.
         for rule in dict.fromkeys(self.rules):
-            clients = torch.tensor([i for i, mine in enumerate(self.rules) if mine == rule], device=own.device)
-            for part in chunks(len(clients), own.shape[1], BUDGET):
+            chosen = [client for client, other in enumerate(self.rules) if other == rule]
+            clients = torch.tensor(chosen, device=own.device)
+            for part in chunks(len(clients), own.shape[1], COPIED_MODELS):
                 yield rule, clients[part]
 
 
-def _part(name: str, value: Any, clients: Tensor) -> Any:
-    """A round input as some of the clients see it."""
+def _of_clients(name: str, value: Any, clients: Tensor) -> Any:
+    """A round input, restricted to some of the clients."""
     if name == "loss_of" and value is not None:
         return lambda models, receivers: value(models, clients[receivers])
     if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():

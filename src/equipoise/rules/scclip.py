@@ -1,4 +1,4 @@
-"""Self-centred clipping: what lies too far from own is pulled to it."""
+"""Self-centered clipping: messages that are too far from own are moved towards it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from equipoise.types import Aggregated
 
 @dataclass(frozen=True)
 class SCClip(Rule):
-    r"""The mean of the received models after each was clipped to a ball around own.
+    r"""The mean of the received models, each clipped to a ball around own.
 
     .. math:: \mathrm{AGG}_i = \frac{1}{|N_i|} \sum_{j \in N_i} z_j, \qquad
               z_j = w_i + \min\Bigl(1, \frac{\tau}{\|w_j - w_i\|}\Bigr) (w_j - w_i)
 
-    He et al., *Byzantine-Robust Decentralized Learning via ClippedGossip*, 2022. Section 2.3 of the BALANCE paper
-    describes another clipping, :math:`z_j = \min(1, \|w_i\| / \|w_j\|) w_j`, which collapses under Gaussian noise
-    where that paper's table does not; it is ``mode="norm"``.
+    He et al., *Byzantine-Robust Decentralized Learning via ClippedGossip*, 2022. Section 2.3 of the
+    BALANCE paper describes a different clipping, :math:`z_j = \min(1, \|w_i\| / \|w_j\|) w_j`. It
+    collapses under Gaussian noise, and the results in that paper do not; it is ``mode="norm"``.
 
     Args:
-        tau: the radius; or ``"median"`` or ``"second_largest"`` of each client's distances to its messages, which
-            adapt to the scale (He et al. use the second largest in code; of a single message, its distance).
-        mode: ``"difference"`` clips :math:`w_j - w_i`, ``"norm"`` clips :math:`w_j` to the length of own.
+        tau: the radius, or ``"median"`` or ``"second_largest"`` of each client's distances to its
+            messages, which adapt to the scale. The code of He et al. uses the second largest. For a
+            single message, both are its distance.
+        mode: ``"difference"`` clips :math:`w_j - w_i`, ``"norm"`` clips :math:`w_j` to the norm of
+            own.
 
     With ``mode="norm"``, ``weights`` are shares of the clipped messages.
 
@@ -40,6 +42,7 @@ class SCClip(Rule):
     """
 
     isotropic: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ()
 
     tau: float | Literal["median", "second_largest"] = 1.0
     mode: Literal["difference", "norm"] = "difference"
@@ -48,39 +51,45 @@ class SCClip(Rule):
         if is_number(self.tau):
             check_number("tau", self.tau)
         elif not isinstance(self.tau, str) or self.tau not in ("median", "second_largest"):
-            raise ValueError(f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}")
+            raise ValueError(
+                f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}"
+            )
         check_choice("mode", self.mode, ("difference", "norm"))
 
     def aggregate(
-        self, own: Tensor, inbox: Inbox, *, out: Tensor | None = None, state: Any = None, **_: Any
+        self,
+        own: Tensor,
+        inbox: Inbox,
+        *,
+        out: Tensor | None = None,
+        state: Any = None,
+        **_: Any,
     ) -> Aggregated:
         """Clip, then average."""
         if self.mode == "norm":
-            sizes = kernels.norms_of(own, inbox)
-            shares = uniform(inbox.present & sizes.isfinite()[:, None])
-            weights = shares * _kept(sizes[:, None], inbox.lengths(inbox.present))
+            norms = kernels.norms_of(own, inbox)
+            # A non-finite own has no norm to clip to. Its client keeps it, since all shares are 0.
+            shares = uniform(inbox.present & norms.isfinite()[:, None])
+            lengths = inbox.lengths(inbox.present)
+            weights = shares * kernels.clip_factors(norms[:, None], lengths)
         else:
-            apart, sizes = kernels.distances(own, inbox)
-            # The distance of two models at opposite ends of float64 overflows, and is still one.
-            apart.clamp_max_(torch.finfo(torch.float64).max)
-            shares = uniform(inbox.present & sizes.isfinite()[:, None])
-            weights = shares = shares * _kept(self._radius(apart, inbox), apart)
+            distances, norms = kernels.distances(own, inbox)
+            # The distance between two finite models may overflow float64. It still is a distance,
+            # and its message must be clipped, not rejected.
+            distances.clamp_max_(torch.finfo(torch.float64).max)
+            shares = uniform(inbox.present & norms.isfinite()[:, None])
+            shares *= kernels.clip_factors(self._radius(distances, inbox), distances)
+            weights = shares
         model = kernels.combine(own, own_share(shares), inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)
 
-    def _radius(self, apart: Tensor, inbox: Inbox) -> Tensor:
+    def _radius(self, distances: Tensor, inbox: Inbox) -> Tensor:
         """(n, 1) the clipping radius of each client."""
         if not isinstance(self.tau, str):
-            return torch.full((inbox.n, 1), float(self.tau), dtype=torch.float64, device=apart.device)
-        if inbox.k == 0:
-            return apart.new_zeros(inbox.n, 1)
-        ordered, last = apart.sort(dim=1).values, (inbox.counts - 1).clamp_min(0)
+            return distances.new_full((inbox.n, 1), float(self.tau))
+        last = inbox.counts - 1  # the distances of absent messages come after it
         if self.tau == "second_largest":
-            return ordered.gather(1, (last - 1).clamp_min(0)[:, None])
-        low, high = (ordered.gather(1, middle[:, None]) for middle in (last // 2, (last + 1) // 2))
+            return kernels.value_at_rank(distances, last - 1)
+        low = kernels.value_at_rank(distances, last // 2)
+        high = kernels.value_at_rank(distances, (last + 1) // 2)
         return low / 2 + high / 2  # their sum may overflow
-
-
-def _kept(limit: Tensor, size: Tensor) -> Tensor:
-    """``min(1, limit / size)``: all of a message that is within the limit, nothing of one that is not finite."""
-    return (limit / size).clamp_max(1).where(size > limit, 1.0).where(size.isfinite() & limit.isfinite(), 0.0)

@@ -1,9 +1,9 @@
-"""Trimmed mean: the mean of every coordinate without its extremes."""
+"""Trimmed mean: the mean of each coordinate without its extreme values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,22 +16,28 @@ from equipoise.types import Aggregated
 
 @dataclass(frozen=True)
 class TrimmedMean(Rule):
-    r"""The mean of every coordinate without its :math:`b` largest and :math:`b` smallest values.
+    r"""The mean of each coordinate without its :math:`b` largest and :math:`b` smallest values.
 
-    .. math:: \mathrm{AGG}_i[c] = \frac{1}{|N_i| - 2b} \sum_{r=b+1}^{|N_i|-b} w_{(r)}[c], \qquad b = f_i
+    .. math:: \mathrm{AGG}_i[c] = \frac{1}{|N_i| - 2b} \sum_{r=b+1}^{|N_i|-b} w_{(r)}[c], \qquad
+              b = f_i
 
-    where :math:`w_{(r)}[c]` is the r-th smallest received value of coordinate c. Yin et al., *Byzantine-Robust
-    Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018. Where nothing would be left, which the papers
-    do not treat, :math:`b` is at most :math:`\lfloor (|N_i| - 1) / 2 \rfloor`: the coordinate-wise median.
+    where :math:`w_{(r)}[c]` is the r-th smallest received value of coordinate c. Yin et al.,
+    *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018. The
+    papers do not define the case in which no value would be left. Here :math:`b` is at most
+    :math:`\lfloor (|N_i| - 1) / 2 \rfloor`, which gives the coordinate-wise median.
 
     Args:
-        tolerated: the number :math:`f_i` of malicious neighbours to expect; can also be given at the call.
-        strict: raise if :math:`2 f_i \ge |N_i|`, where malicious values can decide, instead of clamping with a warning.
+        tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
+            the call.
+        strict: raise an error if :math:`2 f_i \ge |N_i|`, where malicious values can decide,
+            instead of clamping with a warning.
 
     >>> received = torch.tensor([[1.0, 9.0], [2.0, 2.0], [3.0, 3.0], [100.0, -7.0]])
     >>> eq.TrimmedMean(tolerated=1)(torch.zeros(2), received).model
     tensor([2.5000, 2.5000])
     """
+
+    needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 
     tolerated: int | None = None
     strict: bool = False
@@ -49,8 +55,9 @@ class TrimmedMean(Rule):
         state: Any = None,
         **_: Any,
     ) -> Aggregated:
-        """Trim and average; there are no weights, every coordinate has its own."""
-        f = as_tolerated(self, tolerated, self.tolerated, inbox)
+        """Trim and average; weights differ by coordinate, so there are none."""
+        f = as_tolerated(self, tolerated, inbox)
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
+        # The kernel clamps f to what leaves at least one value.
         return Aggregated(kernels.trimmed_mean(own, inbox, f, out=out), None, state)

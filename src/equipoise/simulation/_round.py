@@ -11,7 +11,7 @@ from equipoise._utils.rng import stream
 from equipoise.attacks import Knowledge, MessageAttack
 from equipoise.messages import Inbox
 from equipoise.metrics import acceptance
-from equipoise.rules import Aggregator, MultiExchange, converse
+from equipoise.rules import Aggregator, MultiExchange, run_exchanges
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unchanged
 from equipoise.topology import Topology
@@ -36,7 +36,7 @@ class Messages:
         """All exchanges of the round: the models to mix with, and the aggregates."""
         seconds = self.watch.seconds
         with self.watch.phase("aggregate"):
-            own, out = converse(self.rule, trained, self.deliver, **self.inputs)
+            own, out = run_exchanges(self.rule, trained, self.deliver, **self.inputs)
         seconds["aggregate"] -= seconds.get("forge", 0.0) + seconds.get("deliver", 0.0)
         return own, out
 

@@ -26,12 +26,13 @@ def expected(rule: Aggregator | MultiExchange, true: Tensor) -> int | Tensor:
 
 
 def wants_update(rule: Aggregator | MultiExchange) -> bool:
-    """Whether it may look at what training changed, which takes memory; rules of this library that talk once do not.
+    """Whether the rule reads the change made by training, which takes memory, or declares nothing.
 
     >>> from equipoise.simulation._round_inputs import wants_update
-    >>> wants_update(eq.LEARN()), wants_update(eq.Median()), wants_update(lambda own, received, **inputs: own)
-    (True, False, True)
+    >>> wants_update(eq.LEARN()), wants_update(eq.Median())
+    (True, False)
+    >>> wants_update(lambda own, received, **inputs: own)
+    True
     """
-    rules = rule.rules if isinstance(rule, PerClient) else (rule,)
-    ours = "equipoise.rules."
-    return bool([one for one in rules if isinstance(one, MultiExchange) or not type(one).__module__.startswith(ours)])
+    needs: tuple[str, ...] | None = getattr(rule, "needs", None)
+    return needs is None or "update" in needs

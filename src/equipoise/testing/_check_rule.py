@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise._utils.validation import describe
 from equipoise.messages import Inbox
-from equipoise.rules import Aggregator, MultiExchange, converse, without_warnings
+from equipoise.rules import Aggregator, MultiExchange, run_exchanges, without_warnings
 from equipoise.testing import _laws
 from equipoise.testing._attacked_rounds import ALL_DTYPES
 from equipoise.testing._rounds import Round, rounds
@@ -57,7 +57,7 @@ class AsSingleExchange:
 
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Any) -> Aggregated:
         """Run all exchanges of a round."""
-        return converse(self.rule, own, lambda sent: received, **inputs)[1]
+        return run_exchanges(self.rule, own, lambda sent: received, **inputs)[1]
 
     def __repr__(self) -> str:
         return repr(self.rule)

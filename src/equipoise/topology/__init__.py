@@ -1,4 +1,4 @@
-"""Graphs of clients."""
+"""Graphs of clients: the class `Topology`, and the generators of random graphs."""
 
 from equipoise.topology.topology import Topology
 

@@ -1,4 +1,4 @@
-"""The edges of a graph in all their forms: pairs of clients, a matrix, a networkx graph, senders by receiver."""
+"""Convert and validate edges: pairs of clients, a matrix, a networkx graph, senders by receiver."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from equipoise._utils.validation import as_tensor, describe
 
 
 def from_pairs(edges: Tensor | Iterable[tuple[int, int]], n: int) -> Tensor:
-    """(e, 2) int64 from pairs of n clients."""
+    """Pairs of n clients as an int64 tensor (e, 2)."""
     pairs = as_tensor(edges, "edges must be pairs of clients")
     if pairs.shape in ((0,), (0, 2)):
         return torch.zeros(0, 2, dtype=torch.int64, device=pairs.device)
-    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point() or pairs.dtype == torch.bool:
+    is_integer = not pairs.is_floating_point() and pairs.dtype != torch.bool
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or not is_integer:
         raise ValueError(f"edges must be integers of shape (e, 2), found {describe(pairs)}")
     pairs = pairs.long()
     if pairs.numel() and (pairs.min() < 0 or pairs.max() >= n):
-        raise ValueError(f"edges must join clients 0 to {n - 1}, found {pairs.min()} to {pairs.max()}")
+        found = f"{pairs.min()} to {pairs.max()}"
+        raise ValueError(f"edges must join clients 0 to {n - 1}, found {found}")
     return pairs
 
 
 def from_matrix(matrix: Any) -> tuple[int, Tensor]:
-    """n, and (e, 2) the edges of an (n, n) matrix of 0 and 1."""
+    """The number of clients, and the edges (e, 2), of an (n, n) matrix of 0 and 1."""
     table = as_tensor(matrix, "matrix must be of shape (n, n)")
     if table.dim() != 2 or table.shape[0] != table.shape[1]:
         raise ValueError(f"matrix must be of shape (n, n), found {describe(table)}")
@@ -36,10 +38,13 @@ def from_matrix(matrix: Any) -> tuple[int, Tensor]:
     return len(table), table.nonzero()
 
 
-def from_networkx(graph: Any, nodes: Iterable[Any] | None = None) -> tuple[int, list[tuple[int, int]]]:
-    """n, and the edges of a graph whose nodes are numbered as in ``nodes``, or in sorted order."""
+def from_networkx(
+    graph: Any, nodes: Iterable[Any] | None = None
+) -> tuple[int, list[tuple[int, int]]]:
+    """The number of clients, and the edges; nodes are numbered as in ``nodes``, or sorted."""
     import networkx as nx
 
+    # Parallel edges would send a message twice, which no rule defines.
     if not isinstance(graph, nx.Graph) or graph.is_multigraph():
         raise ValueError(f"graph must be a Graph or a DiGraph, found {type(graph).__name__}")
     clients = {node: client for client, node in enumerate(_in_order(graph, nodes))}
@@ -47,12 +52,13 @@ def from_networkx(graph: Any, nodes: Iterable[Any] | None = None) -> tuple[int, 
 
 
 def _in_order(graph: Any, nodes: Iterable[Any] | None) -> list[Any]:
-    """All nodes of a graph, each once."""
+    """The nodes of a graph in the given or in sorted order; raise unless each occurs once."""
     if nodes is None:
         try:
             return sorted(graph)
         except TypeError as error:
-            raise ValueError(f"graph must have nodes that can be sorted, found {list(graph)[:5]}") from error
+            found = list(graph)[:5]
+            raise ValueError(f"graph must have nodes that can be sorted, found {found}") from error
     expected = "nodes must hold every node of the graph once"
     if not isinstance(nodes, Iterable):
         raise ValueError(f"{expected}, found {describe(nodes)}")
@@ -66,18 +72,26 @@ def _in_order(graph: Any, nodes: Iterable[Any] | None) -> list[Any]:
 
 
 def by_receiver(n: int, keys: Tensor) -> Tensor:
-    """(n, k) senders of every receiver from ascending keys ``receiver * n + sender``, one for every edge."""
-    receivers, senders = keys // n, keys % n
+    """(n, k) senders of each receiver; keys are ``receiver * n + sender``, ascending."""
+    receivers = keys // n
+    senders = keys % n
     degrees = torch.bincount(receivers, minlength=n)
-    columns = torch.arange(len(keys), device=keys.device) - (degrees.cumsum(0) - degrees)[receivers]
+    # Keys are sorted, so the column of an edge is its distance from the first one of its receiver.
+    starts = degrees.cumsum(0) - degrees
+    columns = torch.arange(len(keys), device=keys.device) - starts[receivers]
     table = torch.full((n, int(degrees.max())), -1, device=keys.device)
     table[receivers, columns] = senders
     return table
 
 
 def check_senders(senders: object) -> None:
-    """Raise unless these are senders by receiver: ascending clients, then -1."""
-    if not isinstance(senders, Tensor) or senders.dim() != 2 or senders.dtype != torch.int64 or not len(senders):
+    """Raise unless each row holds ascending client ids, followed by -1."""
+    if not (
+        isinstance(senders, Tensor)
+        and senders.dim() == 2
+        and senders.dtype == torch.int64
+        and len(senders)
+    ):
         raise ValueError(
             f"senders must be an int64 tensor of shape (n, k), n > 0, found {describe(senders)}; "
             "Topology.from_edges and Topology.from_adjacency take other forms"
@@ -85,8 +99,10 @@ def check_senders(senders: object) -> None:
     n = len(senders)
     if senders.numel() and (senders.min() < -1 or senders.max() >= n):
         found = f"{senders.min()} to {senders.max()}"
-        raise ValueError(f"senders must be clients from 0 to {n - 1}, or -1 for none, found {found}")
-    left, right = senders[:, :-1], senders[:, 1:]
+        expected = f"clients from 0 to {n - 1}, or -1 for none"
+        raise ValueError(f"senders must be {expected}, found {found}")
+    left = senders[:, :-1]
+    right = senders[:, 1:]
     unsorted = ((right >= 0) & ((left < 0) | (left >= right))).any(1).nonzero()
     if len(unsorted):
         row = senders[unsorted[0, 0]].tolist()

@@ -1,4 +1,4 @@
-"""Who hears whom."""
+"""Topology: the directed graph along which clients send messages."""
 
 from __future__ import annotations
 
@@ -11,24 +11,38 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.rng import device_of
-from equipoise._utils.validation import Clients, as_mask, check_count, check_probability, describe, is_floating
-from equipoise.messages import Inbox, Lies, as_lies
-from equipoise.topology import generators as random_graphs
-from equipoise.topology._edge_formats import by_receiver, check_senders, from_matrix, from_networkx, from_pairs
+from equipoise._utils.validation import (
+    Clients,
+    as_mask,
+    check_count,
+    check_probability,
+    describe,
+    is_floating,
+)
+from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
+from equipoise.topology import generators
+from equipoise.topology._edge_formats import (
+    by_receiver,
+    check_senders,
+    from_matrix,
+    from_networkx,
+    from_pairs,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """A graph of n clients: client i hears the clients ``senders[i]``.
+    """A graph of n clients: client i receives messages from the clients ``senders[i]``.
 
-    ``senders (n, k)`` is int64, ascending for every receiver, and -1 in the slots that are left over; ``k`` is the
-    largest in-degree. Edges are (sender, receiver). Self-loops are never implicit. Two topologies are equal only if
-    they are the same object; compare :meth:`edges` to compare graphs.
+    ``senders (n, k)`` is int64, ascending for each receiver, and -1 in unused slots; ``k`` is the
+    largest in-degree. Edges are (sender, receiver). Self-loops are never implicit. Two topologies
+    are equal only if they are the same object; compare :meth:`edges` to compare graphs.
 
-    The random constructors draw again, reproducibly from ``seed``, until the graph is connected and, if ``malicious``
-    is given, until the benign clients are connected among themselves too, which robust rules need to reach a consensus
-    (Assumption 5 of BALANCE, Fang et al., CCS 2024). ``connected=False`` takes the first draw. Without a seed,
-    ``torch.manual_seed`` decides. Wherever ``malicious`` is asked for, it is a bool mask (n,) or client ids.
+    The random constructors draw again, reproducibly from ``seed``, until the graph is connected. If
+    ``malicious`` is given, the subgraph of the benign clients must be connected as well, which
+    robust rules need to reach a consensus (Assumption 5 of BALANCE, Fang et al., CCS 2024).
+    ``connected=False`` takes the first draw. Without a seed, ``torch.manual_seed`` determines the
+    graph. ``malicious`` is always a bool mask (n,) or client ids.
 
     >>> ring = eq.Topology.ring(4)
     >>> ring
@@ -65,14 +79,14 @@ class Topology:
 
     @cached_property
     def degrees(self) -> Tensor:
-        """(n,) int64: how many clients each client hears."""
+        """(n,) int64: the number of senders of each client."""
         return self.mask.sum(1)
 
     # Constructors
 
     @classmethod
     def ring(cls, n: int) -> Topology:
-        """Every client hears the one before and the one after it.
+        """Each client is connected to the previous and the next one.
 
         >>> eq.Topology.ring(5).neighbors(0)
         tensor([1, 4])
@@ -83,7 +97,7 @@ class Topology:
 
     @classmethod
     def complete(cls, n: int) -> Topology:
-        """Everybody hears everybody else.
+        """Each client is connected to all others.
 
         >>> eq.Topology.complete(3).senders
         tensor([[1, 2],
@@ -96,25 +110,47 @@ class Topology:
 
     @classmethod
     def regular(
-        cls, n: int, degree: int, *, seed: int | None = None, malicious: Clients | None = None, connected: bool = True
+        cls,
+        n: int,
+        degree: int,
+        *,
+        seed: int | None = None,
+        malicious: Clients | None = None,
+        connected: bool = True,
     ) -> Topology:
-        """A random graph in which every client has ``degree`` neighbours.
+        """A random graph in which each client has ``degree`` neighbors.
 
         >>> eq.Topology.regular(20, 10, seed=0, malicious=range(4)).degrees.unique()
         tensor([10])
         """
-        return cls.from_edges(n, random_graphs.regular(n, degree, seed=seed, malicious=malicious, connected=connected))
+        options: generators.DrawOptions = {
+            "seed": seed,
+            "malicious": malicious,
+            "connected": connected,
+        }
+        return cls.from_edges(n, generators.regular(n, degree, **options))
 
     @classmethod
     def erdos_renyi(
-        cls, n: int, p: float, *, seed: int | None = None, malicious: Clients | None = None, connected: bool = True
+        cls,
+        n: int,
+        p: float,
+        *,
+        seed: int | None = None,
+        malicious: Clients | None = None,
+        connected: bool = True,
     ) -> Topology:
-        """A random graph in which every pair of clients is joined with probability ``p``.
+        """A random graph in which each pair of clients is connected with probability ``p``.
 
         >>> eq.Topology.erdos_renyi(20, 0.5, seed=0).is_connected()
         True
         """
-        return cls.from_edges(n, random_graphs.erdos_renyi(n, p, seed=seed, malicious=malicious, connected=connected))
+        options: generators.DrawOptions = {
+            "seed": seed,
+            "malicious": malicious,
+            "connected": connected,
+        }
+        return cls.from_edges(n, generators.erdos_renyi(n, p, **options))
 
     @classmethod
     def small_world(
@@ -127,15 +163,19 @@ class Topology:
         malicious: Clients | None = None,
         connected: bool = True,
     ) -> Topology:
-        """A ring of the ``degree`` nearest clients, every edge moved with probability ``rewire``.
+        """A ring of the ``degree`` nearest clients, each edge rewired with probability ``rewire``.
 
         The construction of Watts and Strogatz (1998).
 
         >>> eq.Topology.small_world(20, 10, rewire=0.3, seed=0).degrees.sum()
         tensor(200)
         """
-        edges = random_graphs.small_world(n, degree, rewire, seed=seed, malicious=malicious, connected=connected)
-        return cls.from_edges(n, edges)
+        options: generators.DrawOptions = {
+            "seed": seed,
+            "malicious": malicious,
+            "connected": connected,
+        }
+        return cls.from_edges(n, generators.small_world(n, degree, rewire, **options))
 
     @classmethod
     def random_with_femb(
@@ -148,26 +188,27 @@ class Topology:
         seed: int | None = None,
         connected: bool = True,
     ) -> Topology:
-        """A random graph with ``round(femb * edges)`` of its edges between a malicious and a benign client.
+        """A random graph with ``round(femb * edges)`` edges between malicious and benign clients.
 
-        The other edges are among the benign or among the malicious clients, at random. By default there are as many
-        ``edges`` (undirected) as if everybody had ten neighbours, ``n * min(10, n - 1) // 2``, or the largest
-        number below that for which there is such a graph. Every client has a neighbour, the benign clients are
-        connected among themselves, and so are all clients if ``femb`` leaves an edge between the two sides; without
-        one, either side is. ``connected=False`` promises nothing but the numbers of edges.
+        The other edges are among the benign or among the malicious clients, at random. The default
+        number of undirected ``edges`` is that of ten neighbors for each client,
+        ``n * min(10, n - 1) // 2``, or the largest number below it for which such a graph exists.
+        Each client has a neighbor, and the subgraph of the benign clients is connected. So is the
+        whole graph, if ``femb`` leaves an edge between the two sides; otherwise each side is.
+        ``connected=False`` guarantees only the numbers of edges.
 
         >>> eq.Topology.random_with_femb(20, 0.16, malicious=range(4), seed=0).femb(range(4))
         0.16
         """
-        chosen = random_graphs.with_femb(n, femb, malicious, edges, seed=seed, connected=connected)
+        chosen = generators.with_femb(n, femb, malicious, edges, seed=seed, connected=connected)
         return cls.from_edges(n, chosen)
 
     @classmethod
     def from_networkx(cls, graph: Any, *, nodes: Iterable[Any] | None = None) -> Topology:
-        """The graph of a ``networkx.Graph``, or of a ``DiGraph`` in which u -> v says that u sends to v.
+        """The graph of a ``networkx.Graph``, or of a ``DiGraph`` in which u sends to v if u -> v.
 
-        Client i is ``nodes[i]``. If not given, the nodes are numbered in sorted order, in which "c10" comes before
-        "c2"; for models in the order of ``graph.nodes``, give these.
+        Client i is ``nodes[i]``. By default the nodes are numbered in sorted order, in which "c10"
+        comes before "c2". If your models are in the order of ``graph.nodes``, pass these.
 
         >>> import networkx as nx
         >>> graph = nx.DiGraph([("c", "b"), ("a", "b")])
@@ -180,8 +221,12 @@ class Topology:
         return cls.from_edges(n, pairs, directed=graph.is_directed())
 
     @classmethod
-    def from_edges(cls, n: int, edges: Tensor | Iterable[tuple[int, int]], *, directed: bool = False) -> Topology:
-        """The graph of some pairs of clients; ``directed`` ones are (sender, receiver). Duplicates are merged.
+    def from_edges(
+        cls, n: int, edges: Tensor | Iterable[tuple[int, int]], *, directed: bool = False
+    ) -> Topology:
+        """The graph of pairs of clients; ``directed`` ones are (sender, receiver).
+
+        Duplicates are merged.
 
         >>> eq.Topology.from_edges(3, [(0, 1), (2, 1)], directed=True).degrees
         tensor([0, 2, 0])
@@ -193,7 +238,7 @@ class Topology:
 
     @classmethod
     def from_adjacency(cls, matrix: Any) -> Topology:
-        """The graph of an (n, n) matrix of 0 and 1, or of bools: row i sends to column j where it is 1.
+        """The graph of an (n, n) matrix of 0 and 1, or of bools: 1 where row i sends to column j.
 
         >>> eq.Topology.from_adjacency([[0, 1, 1], [0, 0, 0], [0, 0, 0]]).degrees
         tensor([0, 1, 1])
@@ -201,7 +246,7 @@ class Topology:
         n, pairs = from_matrix(matrix)
         return cls.from_edges(n, pairs, directed=True)
 
-    # What the graph is like
+    # Properties
 
     def edges(self) -> Tensor:
         """(e, 2) int64: (sender, receiver) of every edge, sorted.
@@ -210,6 +255,7 @@ class Topology:
         [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
         """
         receivers, senders = self._ends()
+        # One int64 key per edge sorts faster than pairs.
         keys = (senders * self.n + receivers).sort().values
         return torch.stack([keys // self.n, keys % self.n], dim=1)
 
@@ -226,7 +272,7 @@ class Topology:
         return table
 
     def to_networkx(self) -> Any:
-        """A ``networkx.Graph`` if whoever hears a client is heard by it, a ``DiGraph`` if not.
+        """A ``networkx.Graph`` if all edges are mutual, otherwise a ``DiGraph``.
 
         >>> eq.Topology.ring(4).to_networkx().number_of_edges()
         4
@@ -234,6 +280,7 @@ class Topology:
         import networkx as nx
 
         edges = self.edges()
+        # All edges are mutual if swapping senders and receivers gives the same sorted pairs.
         mutual = torch.equal(edges, torch.stack(self._ends(), dim=1))
         graph = nx.Graph() if mutual else nx.DiGraph()
         graph.add_nodes_from(range(self.n))
@@ -241,7 +288,7 @@ class Topology:
         return graph
 
     def neighbors(self, i: int) -> Tensor:
-        """The clients that client ``i`` hears.
+        """The clients that send to client ``i``.
 
         >>> eq.Topology.complete(4).neighbors(2)
         tensor([0, 1, 3])
@@ -250,52 +297,60 @@ class Topology:
         return self.senders[i][self.mask[i]]
 
     def malicious_neighbors(self, malicious: Clients) -> Tensor:
-        """(n,) int64: how many malicious clients each client hears; what rules that ask for ``tolerated`` want to know.
+        """(n,) int64: the number of malicious senders of each client.
+
+        It is the true value of the round input ``tolerated``.
 
         >>> eq.Topology.ring(5).malicious_neighbors([0])
         tensor([0, 1, 0, 0, 1])
         """
-        return (self.mask & self._chosen(malicious)[self.senders]).sum(1)
+        return (self.mask & self._as_mask(malicious)[self.senders]).sum(1)
 
     def femb(self, malicious: Clients) -> float:
-        """The fraction of edges between malicious and benign clients. Self-loops do not count; without edges it is 0.
+        """The fraction of edges between malicious and benign clients (FEMB).
+
+        Self-loops do not count. Without edges it is 0.
 
         >>> eq.Topology.ring(5).femb([0])
         0.4
         """
         edges = self.edges()
-        liars = self._chosen(malicious)[edges[edges[:, 0] != edges[:, 1]]]
-        return int((liars[:, 0] != liars[:, 1]).sum()) / max(len(liars), 1)
+        others = edges[edges[:, 0] != edges[:, 1]]
+        is_malicious = self._as_mask(malicious)[others]
+        mixed = is_malicious[:, 0] != is_malicious[:, 1]
+        return int(mixed.sum()) / max(len(mixed), 1)
 
     def is_connected(self, malicious: Clients | None = None) -> bool:
-        """Whether everybody reaches everybody, or, given ``malicious``, the benign clients do so without these.
+        """Whether each client reaches all others; given ``malicious``, in the benign subgraph.
 
         >>> ring = eq.Topology.ring(6)
         >>> ring.is_connected(), ring.is_connected(malicious=[0, 3])
         (True, False)
         """
-        return random_graphs.strongly_connected(*random_graphs.subgraph(self.edges(), ~self._chosen(malicious)))
+        benign = ~self._as_mask(malicious)
+        return generators.strongly_connected(*generators.subgraph(self.edges(), benign))
 
-    # Other graphs
+    # Derived graphs
 
     def drop(self, p: float, generator: torch.Generator | None = None) -> Topology:
-        """The graph of a round in which every client disconnects with probability ``p``.
+        """The graph of a round in which each client disconnects with probability ``p``.
 
-        An edge lives only if both of its ends do.
+        An edge remains if both of its clients do.
 
         >>> eq.Topology.complete(5).drop(1.0).degrees
         tensor([0, 0, 0, 0, 0])
         """
         check_probability("p", p)
         device = device_of(generator, self.senders.device)
-        luck = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
-        alive = (luck >= p).to(self.senders.device)
+        # A fixed dtype: with the default dtype of torch, a seed would give different draws.
+        draws = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
+        online = (draws >= p).to(self.senders.device)
         receivers, senders = self._ends()
-        lives = alive[receivers] & alive[senders]
-        return Topology(by_receiver(self.n, (receivers * self.n + senders)[lives]))
+        remains = online[receivers] & online[senders]
+        return Topology(by_receiver(self.n, (receivers * self.n + senders)[remains]))
 
     def with_self_loops(self) -> Topology:
-        """The same graph in which every client hears itself too.
+        """The same graph, in which each client also sends to itself.
 
         >>> eq.Topology.ring(4).with_self_loops().neighbors(1)
         tensor([0, 1, 2])
@@ -317,12 +372,12 @@ class Topology:
         *,
         keep_nonfinite: bool = False,
     ) -> Inbox:
-        """Send every client's model (n, d) to whoever hears it, except where a malicious client lies.
+        """Send each client's model (n, d) along its edges, except where a malicious client lies.
 
-        ``lies`` is a :class:`Lies`, or an (n, d) tensor of what every client says instead of its model. Only
-        ``malicious`` clients can lie, and not to themselves: what is said in the name of others is ignored. The bank
-        is ``models`` itself while nobody lies, else a copy of the rows that are still sent and of the lies that are
-        told.
+        ``lies`` is a :class:`Lies`, or an (n, d) tensor with the message of each client. Only
+        ``malicious`` clients can lie, and not to themselves; other entries are ignored. Without
+        lies the bank is ``models`` itself, otherwise a copy of the rows that are still sent and of
+        the lies.
 
         >>> models = torch.tensor([[0.0], [1.0], [2.0]])
         >>> lies = eq.Lies.to_all(torch.tensor([9.0]))
@@ -335,27 +390,32 @@ class Topology:
         if not is_floating(models) or models.dim() != 2 or len(models) != self.n:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
+        # The usual case in a simulation: edges are checked once per graph, not once per round.
         if lies is None and models.device == self.senders.device:
             return self._inbox.with_bank(models, keep_nonfinite=keep_nonfinite)
-        senders, mask = self.senders.clamp(min=0).to(models.device), self.mask.to(models.device)
+        senders = self.senders.clamp(min=0).to(models.device)
+        mask = self.mask.to(models.device)
         if lies is None:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
         if malicious is None:
             raise ValueError("malicious must say which clients may tell the lies, found None")
-        others = senders != torch.arange(self.n, device=models.device)[:, None]  # nobody lies to itself
-        may_lie = as_mask(malicious, self.n).to(models.device)[senders] & others
-        bank, slots = as_lies(lies, models).substitute(models, senders, mask, may_lie)
+        # A self-loop carries the own model of a client, which no attack on messages changes.
+        from_others = senders != torch.arange(self.n, device=models.device)[:, None]
+        may_lie = as_mask(malicious, self.n).to(models.device)[senders] & from_others
+        table = as_lies(lies, models)
+        bank, slots = substitute_lies(table, models, senders, mask, may_lie)
         return Inbox(bank, slots, mask, senders, keep_nonfinite)
 
     @cached_property
     def _inbox(self) -> Inbox:
-        """What everybody receives, but for the models."""
+        """The inbox of a round without its models, whose ids are checked once."""
         slots = self.senders.clamp(min=0)
-        return Inbox(torch.empty(self.n, 0, device=slots.device), slots, self.mask, slots)
+        no_models = torch.empty(self.n, 0, device=slots.device)
+        return Inbox(no_models, slots, self.mask, slots)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """(e,) receivers and (e,) senders of all edges, sorted by receiver, then by sender."""
         return self.mask.nonzero()[:, 0], self.senders[self.mask]
 
-    def _chosen(self, malicious: Clients | None) -> Tensor:
+    def _as_mask(self, malicious: Clients | None) -> Tensor:
         return as_mask(malicious, self.n).to(self.senders.device)

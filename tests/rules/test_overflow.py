@@ -17,7 +17,7 @@ from equipoise.kernels import native
 from equipoise.kernels.native import _library as library
 from tests.cases import LEARNS, RULES
 
-# Few messages and any `tolerated`: what the rules return must be finite even beyond their guarantees.
+# Aggregates must be finite even if `tolerated` exceeds the guarantees.
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -59,7 +59,9 @@ def models(draw: st.DrawFn, least: int = 1, most: int = 40) -> Tensor:
     shape = draw(st.integers(least, most)), draw(st.sampled_from([1, 3, 70]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     kinds = draw(st.lists(st.sampled_from(SHARES), min_size=1, max_size=3))
-    shares = torch.tensor(kinds, dtype=torch.float64)[torch.randint(len(kinds), shape, generator=generator)]
+    shares = torch.tensor(kinds, dtype=torch.float64)[
+        torch.randint(len(kinds), shape, generator=generator)
+    ]
     if dtype == torch.float64 and draw(st.booleans()):
         shares[:, 1:] = 0  # so that norms fit, and messages are present
     return (shares * torch.finfo(dtype).max).to(dtype)
@@ -81,7 +83,7 @@ def require_between(found: Tensor, values: Tensor, rule: object) -> None:
 @every_rule
 @given(given_models=models(least=2, most=41), tolerated=st.sampled_from([0, 1, 40]))
 @hypothesis_settings
-def test_aggregate_stays_in_range(rule: Any, given_models: Tensor, tolerated: int) -> None:
+def test_stays_in_range(rule: Any, given_models: Tensor, tolerated: int) -> None:
     own = given_models[0]
     if not eq.kernels.are_finite(own[None]).all():
         own = torch.zeros_like(own)
@@ -93,7 +95,7 @@ def test_aggregate_stays_in_range(rule: Any, given_models: Tensor, tolerated: in
 @pytest.mark.parametrize("complete", [True, False])
 @given(own=models(least=6))
 @hypothesis_settings
-def test_aggregates_of_all_clients_stay_in_range(rule: Any, complete: bool, own: Tensor) -> None:
+def test_batch_stays_in_range(rule: Any, complete: bool, own: Tensor) -> None:
     """Clients of a complete graph share their sums and their sorting."""
     graph = eq.Topology.complete(len(own)) if complete else eq.Topology.ring(len(own))
     inbox = graph.deliver(own)
@@ -104,17 +106,21 @@ def test_aggregates_of_all_clients_stay_in_range(rule: Any, complete: bool, own:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.Median(), eq.SCClip(tau="median")])
-def test_mean_of_largest_number_is_itself(rule: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.Median(), eq.SCClip(tau="median")]
+)
+def test_mean_of_largest(rule: Any, dtype: torch.dtype) -> None:
     for count in range(1, 41):
         for sign in (1, -1):
             received = torch.full((count, 1), sign * torch.finfo(dtype).max, dtype=dtype)
             found = rule(torch.zeros(1, dtype=dtype), received).model
-            torch.testing.assert_close(found, received[0], rtol=count * torch.finfo(dtype).eps, atol=0)
+            torch.testing.assert_close(
+                found, received[0], rtol=count * torch.finfo(dtype).eps, atol=0
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fltrust_saturates_what_is_too_long(dtype: torch.dtype) -> None:
+def test_fltrust_saturates(dtype: torch.dtype) -> None:
     """A message along one axis, given the length of own, has a coordinate beyond the dtype."""
     largest = torch.finfo(dtype).max
     own = torch.full((4,), largest / 3 if dtype == torch.float64 else largest, dtype=dtype)
@@ -126,12 +132,16 @@ def test_fltrust_saturates_what_is_too_long(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_saturation_leaves_infinities_of_own_alone(dtype: torch.dtype) -> None:
-    """A client whose own model is infinite keeps it if it hears nothing; others are not affected."""
+def test_infinite_own_is_kept(dtype: torch.dtype) -> None:
+    """An infinite own stays if no message arrives; other clients are not affected."""
     own = torch.full((3, 2), torch.finfo(dtype).max / 2, dtype=dtype)
     own[2] = torch.tensor([torch.inf, 1.0])
     mask = torch.tensor([[True] * 6, [True] * 6, [False] * 6])
-    inbox = eq.Inbox(torch.full((6, 2), torch.finfo(dtype).max / 2, dtype=dtype), torch.arange(6).repeat(3, 1), mask)
+    inbox = eq.Inbox(
+        torch.full((6, 2), torch.finfo(dtype).max / 2, dtype=dtype),
+        torch.arange(6).repeat(3, 1),
+        mask,
+    )
     for rule in (eq.FedAvg(), eq.TrimmedMean(tolerated=0), eq.SCClip()):
         found = rule(own, inbox).model
         assert found[:2].isfinite().all()
@@ -139,7 +149,7 @@ def test_saturation_leaves_infinities_of_own_alone(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("rule", [eq.FedAvg(), eq.TrimmedMean(tolerated=0)])
-def test_kept_infinities_stay_infinite(rule: Any) -> None:
+def test_kept_infinities(rule: Any) -> None:
     largest = torch.finfo(torch.float32).max
     bank = torch.full((6, 3), largest)
     bank[0, 1] = torch.inf
@@ -153,8 +163,8 @@ def test_kept_infinities_stay_infinite(rule: Any) -> None:
 
 @pytest.mark.parametrize("rule", [eq.Balance(gamma=1.5, kappa=0.0), eq.BalanceMedian(gamma=1.5)])
 @pytest.mark.parametrize("d", [1, 70_000])
-def test_balance_rejects_where_distance_and_limit_overflow(rule: Any, d: int) -> None:
-    """The second message is at 1.4 times the norm of own, the third at 2 times: all beyond float64."""
+def test_balance_overflow(rule: Any, d: int) -> None:
+    """Messages at 1.4 and 2 times the norm of own: these distances overflow float64."""
     own = torch.zeros(d, dtype=torch.float64)
     own[0] = 1.7e308
     received = torch.outer(torch.tensor([1.0, -0.4, -1.0], dtype=torch.float64), own)
@@ -164,7 +174,7 @@ def test_balance_rejects_where_distance_and_limit_overflow(rule: Any, d: int) ->
 
 
 @pytest.mark.parametrize("tau", ["median", "second_largest"])
-def test_scclip_keeps_messages_at_overflowing_radius(tau: Any) -> None:
+def test_scclip_overflowing_radius(tau: Any) -> None:
     own = torch.tensor([1.7e308], dtype=torch.float64)
     out = eq.SCClip(tau=tau)(own, -own.repeat(3, 1))
     torch.testing.assert_close(out.model, -own)
@@ -178,21 +188,27 @@ def test_scclip_keeps_messages_at_overflowing_radius(tau: Any) -> None:
     tolerated=st.sampled_from([0, 1]),
 )
 @hypothesis_settings
-def test_learn_survives_any_messages(rule: Any, t: int, replies: list[Tensor], share: float, tolerated: int) -> None:
+def test_learn_any_messages(
+    rule: Any, t: int, replies: list[Tensor], share: float, tolerated: int
+) -> None:
     like = replies[0]
     own = torch.zeros_like(like[0])
     update = torch.zeros_like(own)
     update[0] = share * torch.finfo(own.dtype).max
     own[-1] = update[0]
-    answers = iter([reply[:, :1].expand(-1, own.numel()).to(own.dtype) for reply in replies[1:]] + [like])
-    sent, out = eq.converse(rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update)
+    answers = iter(
+        [reply[:, :1].expand(-1, own.numel()).to(own.dtype) for reply in replies[1:]] + [like]
+    )
+    sent, out = eq.run_exchanges(
+        rule, own, lambda _: next(answers), t=t, tolerated=tolerated, update=update
+    )
     assert sent.isfinite().all()
     assert out.model.isfinite().all()
 
 
 @every_learn
 @pytest.mark.parametrize("t", [1, 2, 7])
-def test_learn_survives_agreed_norm_overflow(rule: Any, t: int) -> None:
+def test_learn_norm_overflow(rule: Any, t: int) -> None:
     """Each message has a norm that fits a float64; their coordinate-wise means have none."""
     a = 1.2e308
     received = torch.tensor([[a, a, 0], [a, 0, a], [0, a, a]], dtype=torch.float64)
@@ -204,12 +220,12 @@ def test_learn_survives_agreed_norm_overflow(rule: Any, t: int) -> None:
         return received
 
     for mine in (own, own.new_zeros(3)):
-        _, out = eq.converse(rule, mine, exchange, t=t, tolerated=1, update=mine)
+        _, out = eq.run_exchanges(rule, mine, exchange, t=t, tolerated=1, update=mine)
         assert out.model.isfinite().all()
     assert eq.kernels.are_finite(torch.stack(sent)).all()
 
 
-def test_learn_survives_agreed_norm_overflow_among_many() -> None:
+def test_learn_norm_overflow_batch() -> None:
     a = 1.25e308
     updates = torch.tensor([[a, a, 0], [a, 0, a], [0, a, a], [a, a, 0]], dtype=torch.float64)
     graph = eq.Topology.complete(4)
@@ -220,14 +236,14 @@ def test_learn_survives_agreed_norm_overflow_among_many() -> None:
         return graph.deliver(messages)
 
     own = torch.ones(4, 3, dtype=torch.float64)
-    _, out = eq.converse(eq.LEARN(tolerated=1), own, exchange, t=7, update=updates)
+    _, out = eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=7, update=updates)
     assert eq.kernels.are_finite(torch.cat(sent)).all()
     assert out.model.isfinite().all()
 
 
 @every_rule
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ordinary_models_are_summed_once(rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summed_once(rule: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError
 

@@ -9,30 +9,34 @@ from torch import Tensor
 import equipoise as eq
 
 
-def test_a_plain_rule_is_lifted() -> None:
-    rule, own, received = eq.Balance(), torch.tensor([3.0, 4.0]), torch.tensor([[3.0, 4.5], [9.0, 9.0]])
+def test_one_exchange() -> None:
+    rule = eq.Balance()
+    own = torch.tensor([3.0, 4.0])
+    received = torch.tensor([[3.0, 4.5], [9.0, 9.0]])
     sent: list[Tensor] = []
 
     def exchange(messages: Tensor) -> Tensor:
         sent.append(messages)
         return received
 
-    mixed_with, out = eq.converse(rule, own, exchange, t=0, total=2)
+    mixed_with, out = eq.run_exchanges(rule, own, exchange, t=0, total=2)
     assert len(sent) == 1
     assert sent[0] is own
     assert mixed_with is own
     assert torch.equal(out.model, rule(own, received, t=0, total=2).model)
 
 
-def test_a_multi_exchange_rule_is_left_alone() -> None:
+def test_multi_exchange_unchanged() -> None:
     rule = eq.LEARN(tolerated=1)
     assert eq.as_multi_exchange(rule) is rule
     assert isinstance(rule, eq.MultiExchange)
     assert isinstance(eq.Median(), eq.Aggregator)
 
 
-@pytest.mark.parametrize(("t", "exchanges"), [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (2**20, 22)])
-def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
+@pytest.mark.parametrize(
+    ("t", "exchanges"), [(0, 1), (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (2**20, 22)]
+)
+def test_learn_exchange_count(t: int, exchanges: int) -> None:
     """ceil(log2(t + 1)) exchanges of updates and one of models."""
     count = 0
 
@@ -41,35 +45,55 @@ def test_learn_talks_more_and_more(t: int, exchanges: int) -> None:
         count += 1
         return messages.expand(3, -1)
 
-    own, update = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
-    mixed_with, out = eq.converse(eq.LEARN(tolerated=1), own, exchange, t=t, update=update)
+    own = torch.tensor([1.0, 2.0])
+    update = torch.tensor([0.5, 0.25])
+    mixed_with, out = eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=t, update=update)
     assert count == exchanges
     torch.testing.assert_close(mixed_with, own)
     torch.testing.assert_close(out.model, own)
 
 
-def test_learn_needs_its_inputs() -> None:
+def test_learn_missing_inputs() -> None:
     with pytest.raises(TypeError, match=r"LEARN needs t and update: pass t=\.\.\., update=\.\.\."):
-        eq.converse(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
+        eq.run_exchanges(eq.LEARN(), torch.zeros(1), lambda sent: sent[None])
     with pytest.raises(TypeError, match="needs tolerated"):
-        eq.converse(eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"):
-        eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2))
+        eq.run_exchanges(
+            eq.LEARN(), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(1)
+        )
+    with pytest.raises(
+        ValueError, match=r"update must be like own, float32 \(1,\), found float32 \(2,\)"
+    ):
+        eq.run_exchanges(
+            eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=0, update=torch.zeros(2)
+        )
     with pytest.raises(ValueError, match="t must be an integer at least 0, found -1"):
-        eq.converse(eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1))
-    with pytest.raises(ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"):
+        eq.run_exchanges(
+            eq.LEARN(1), torch.zeros(1), lambda sent: sent[None], t=-1, update=torch.zeros(1)
+        )
+    with pytest.raises(
+        ValueError, match="own_update must be 'included', 'excluded' or 'mixed', found 'maybe'"
+    ):
         eq.LEARN(own_update="maybe")  # type: ignore[arg-type]
 
 
-def test_learn_strict_counts_own_where_it_is_included() -> None:
-    own, update = torch.zeros(1), torch.zeros(1)
-    for own_update, neighbours, fine in [("included", 3, True), ("included", 2, False), ("excluded", 2, False)]:
+def test_learn_strict_with_own() -> None:
+    own = torch.zeros(1)
+    update = torch.zeros(1)
+    for own_update, degree, fine in [
+        ("included", 3, True),
+        ("included", 2, False),
+        ("excluded", 2, False),
+    ]:
         rule = eq.LEARN(tolerated=1, own_update=own_update, strict=True)  # type: ignore[arg-type]
         if fine:
-            eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+            eq.run_exchanges(
+                rule, own, lambda sent, k=degree: sent.expand(k, -1), t=1, update=update
+            )
         else:
             with pytest.raises(ValueError, match=r"tolerated must be at most \d for client 0"):
-                eq.converse(rule, own, lambda sent, k=neighbours: sent.expand(k, -1), t=1, update=update)
+                eq.run_exchanges(
+                    rule, own, lambda sent, k=degree: sent.expand(k, -1), t=1, update=update
+                )
 
 
 @pytest.mark.parametrize("lies", [False, True], ids=["honest", "lies"])
@@ -83,7 +107,7 @@ def test_learn_counts_own_once(lies: bool) -> None:
         def exchange(sent: Tensor, topology: eq.Topology = topology) -> eq.Inbox:
             return topology.deliver(sent, said if lies else None, malicious=[3, 4])
 
-        found.append(eq.converse(eq.LEARN(tolerated=1), own, exchange, t=5, update=update)[0])
+        found.append(eq.run_exchanges(eq.LEARN(tolerated=1), own, exchange, t=5, update=update)[0])
     assert torch.equal(*found)
 
 
@@ -119,6 +143,6 @@ def silent(own: Tensor, **_: Any) -> Any:
     ],
     ids=["tensor", "None", "list of weights", "no generator", "silent"],
 )
-def test_rules_of_ones_own_that_do_not_follow_the_protocol(rule: Any, text: str) -> None:
+def test_broken_protocol(rule: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        eq.converse(rule, torch.zeros(2), lambda sent: sent[None])
+        eq.run_exchanges(rule, torch.zeros(2), lambda sent: sent[None])

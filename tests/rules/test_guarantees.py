@@ -1,4 +1,4 @@
-"""Tolerating more malicious neighbors than a rule guarantees: one warning, or an error if strict."""
+"""``tolerated`` beyond the guarantee of a rule: one warning, or an error if strict."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ def losses(models: Tensor, clients: Tensor | None = None) -> Tensor:
 def complete(rule: Any, n: int = 6, **inputs: Any) -> Tensor:
     """The aggregates of n clients that all hear each other."""
     models = torch.arange(float(n))[:, None]
-    out: eq.Aggregated = rule(models, eq.Topology.complete(n).deliver(models), loss_of=losses, **inputs)
+    out: eq.Aggregated = rule(
+        models, eq.Topology.complete(n).deliver(models), loss_of=losses, **inputs
+    )
     return out.model
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_limit_itself_does_not_warn(name: str) -> None:
+def test_limit_does_not_warn(name: str) -> None:
     RULES[name](tolerated=MOST[name], strict=True)(OWN, FIVE, loss_of=losses)
     RULES[name](tolerated=MOST[name])(OWN, FIVE, loss_of=losses)
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_warning_names_client_degree_and_limit(name: str) -> None:
+def test_warning_text(name: str) -> None:
     most = MOST[name]
     expected = f"tolerated must be at most {most} for client 0 with 5 neighbors, found {most + 1}: "
     with pytest.warns(eq.GuaranteeWarning, match=re.escape(expected)) as caught:
@@ -51,11 +53,13 @@ def test_a_warning_names_client_degree_and_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_strict_raises_beyond_the_limit(name: str) -> None:
-    with pytest.raises(ValueError, match=f"at most {MOST[name]} for client 0 with 5 neighbors, found 10"):
+    with pytest.raises(
+        ValueError, match=f"at most {MOST[name]} for client 0 with 5 neighbors, found 10"
+    ):
         RULES[name](tolerated=10, strict=True)(OWN, FIVE, loss_of=losses)
 
 
-def test_beyond_the_limit_less_is_tolerated() -> None:
+def test_clamped_beyond_limit() -> None:
     received = torch.tensor([[1.0], [2.0], [3.0], [4.0], [50.0]])
     most = eq.TrimmedMean(tolerated=2)(OWN, received).model
     with pytest.warns(eq.GuaranteeWarning):
@@ -65,33 +69,37 @@ def test_beyond_the_limit_less_is_tolerated() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_first_client_beyond_is_named(name: str) -> None:
+def test_first_client_is_named(name: str) -> None:
     tolerated = torch.tensor([0, 0, 1, 9, 9, 0])
-    with pytest.warns(eq.GuaranteeWarning, match="for client 3 with 5 neighbors, found 9") as caught:
+    with pytest.warns(
+        eq.GuaranteeWarning, match="for client 3 with 5 neighbors, found 9"
+    ) as caught:
         complete(RULES[name](), tolerated=tolerated)
     assert len(caught) == 1
 
 
-def test_per_client_names_the_client_of_the_graph() -> None:
+def test_per_client_ids() -> None:
     rule = eq.PerClient([eq.Median()] * 4 + [eq.TrimmedMean(tolerated=5), eq.Median()])
     with pytest.warns(eq.GuaranteeWarning, match="for client 4 with 5 neighbors, found 5"):
         complete(rule)
 
 
-def test_without_neighbors_nothing_warns() -> None:
+def test_no_neighbors() -> None:
     assert eq.TrimmedMean(tolerated=3, strict=True)(OWN, torch.empty(0, 1)).model == 0
 
 
-def test_tolerating_nobody_never_warns() -> None:
+def test_zero_never_warns() -> None:
     for count in (1, 2, 3):
         eq.Krum(tolerated=0)(OWN, FIVE[:count])
 
 
 @pytest.mark.parametrize("own_update", ["included", "excluded", "mixed"])
-def test_learn_warns_once_a_round(own_update: Any) -> None:
+def test_learn_warns_once(own_update: Any) -> None:
     rule = eq.LEARN(tolerated=3, own_update=own_update)
-    with pytest.warns(eq.GuaranteeWarning, match="at most 2 for client 0 with 5 neighbors, found 3") as caught:
-        eq.converse(rule, OWN, lambda sent: FIVE, t=7, update=OWN)
+    with pytest.warns(
+        eq.GuaranteeWarning, match="at most 2 for client 0 with 5 neighbors, found 3"
+    ) as caught:
+        eq.run_exchanges(rule, OWN, lambda sent: FIVE, t=7, update=OWN)
     assert len(caught) == 1
     assert caught[0].filename == __file__
 
@@ -99,7 +107,12 @@ def test_learn_warns_once_a_round(own_update: Any) -> None:
 def simulator(rule: Any, **options: Any) -> eq.Simulator:
     models = torch.arange(6.0)[:, None]
     return eq.Simulator(
-        lambda models, t: models + t, eq.Topology.complete(6), rule, models, loss_of=lambda t: losses, **options
+        lambda models, t: models + t,
+        eq.Topology.complete(6),
+        rule,
+        models,
+        loss_of=lambda t: losses,
+        **options,
     )
 
 
@@ -111,7 +124,7 @@ def test_a_run_warns_once(name: str) -> None:
     assert caught[0].filename == __file__
 
 
-def test_rounds_of_one_simulator_warn_once() -> None:
+def test_simulator_warns_once() -> None:
     run = simulator(eq.Krum(tolerated=5))
     with pytest.warns(eq.GuaranteeWarning):
         run.step()
@@ -119,24 +132,27 @@ def test_rounds_of_one_simulator_warn_once() -> None:
         run.step()  # a second warning would be an error
 
 
-def test_a_run_with_changing_graphs_warns_once() -> None:
+def test_changing_graphs_warn_once() -> None:
     """Though client, degree and limit change from round to round."""
     graphs = [eq.Topology.ring(6), eq.Topology.complete(6), eq.Topology.regular(6, 3)]
     run = eq.Simulator(
-        lambda models, t: models, lambda t: graphs[t % 3], eq.TrimmedMean(tolerated=4), torch.arange(6.0)[:, None]
+        lambda models, t: models,
+        lambda t: graphs[t % 3],
+        eq.TrimmedMean(tolerated=4),
+        torch.arange(6.0)[:, None],
     )
     with pytest.warns(eq.GuaranteeWarning) as caught:
         run.run(9)
     assert len(caught) == 1
 
 
-def test_every_simulator_warns_for_itself() -> None:
+def test_each_simulator_warns() -> None:
     for _ in range(2):
         with pytest.warns(eq.GuaranteeWarning):
             simulator(eq.Krum(tolerated=5)).run(2)
 
 
-def test_a_loop_prints_one_line() -> None:
+def test_loop_prints_once() -> None:
     """With Python's own filters, in a process of its own."""
     script = (
         "import torch, equipoise as eq\n"
@@ -145,12 +161,14 @@ def test_a_loop_prints_one_line() -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONWARNINGS", None)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
+    )
     assert done.stderr.count("GuaranteeWarning") == 1
     assert "<string>:3: GuaranteeWarning: tolerated must be at most 2" in done.stderr
 
 
-def test_an_attack_that_tries_the_rule_does_not_warn() -> None:
+def test_attack_does_not_warn() -> None:
     known = attacks.Knowledge(
         torch.arange(6.0)[:, None],
         eq.Topology.complete(6),
@@ -162,7 +180,7 @@ def test_an_attack_that_tries_the_rule_does_not_warn() -> None:
     attacks.KrumAttack().forge(known)
 
 
-def test_a_message_that_is_not_finite_changes_no_limit() -> None:
+def test_nonfinite_keeps_limit() -> None:
     received = FIVE.clone()
     received[3:] = torch.nan
     eq.TrimmedMean(tolerated=2, strict=True)(OWN, received)
@@ -173,12 +191,24 @@ def test_a_message_that_is_not_finite_changes_no_limit() -> None:
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "negative": (eq.Krum, {"tolerated": -1}, "tolerated must be an integer at least 0, found -1"),
     "fraction": (eq.Krum, {"tolerated": 1.5}, "tolerated must be an integer at least 0, found 1.5"),
-    "bool": (eq.TrimmedMean, {"tolerated": True}, "tolerated must be an integer at least 0, found True"),
+    "bool": (
+        eq.TrimmedMean,
+        {"tolerated": True},
+        "tolerated must be an integer at least 0, found True",
+    ),
     "text": (eq.UBAR, {"tolerated": "1"}, "tolerated must be an integer at least 0, found '1'"),
-    "negative LEARN": (eq.LEARN, {"tolerated": -1}, "tolerated must be an integer at least 0, found -1"),
+    "negative LEARN": (
+        eq.LEARN,
+        {"tolerated": -1},
+        "tolerated must be an integer at least 0, found -1",
+    ),
     "strict": (eq.Krum, {"strict": 1}, "strict must be True or False, found 1"),
     "strict UBAR": (eq.UBAR, {"strict": None}, "strict must be True or False, found None"),
-    "own_update": (eq.LEARN, {"own_update": ["mixed"]}, "own_update must be 'included', 'excluded' or 'mixed'"),
+    "own_update": (
+        eq.LEARN,
+        {"own_update": ["mixed"]},
+        "own_update must be 'included', 'excluded' or 'mixed'",
+    ),
     "alpha": (eq.LEARN, {"alpha": "0.5"}, "alpha must be a number from 0 to 1, found '0.5'"),
     "weighted": (eq.FedAvg, {"weighted": "yes"}, "weighted must be True or False, found 'yes'"),
     "weighted FLTrust": (eq.FLTrust, {"weighted": 1}, "weighted must be True or False, found 1"),
@@ -196,11 +226,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("rule", "options", "message"), BAD.values(), ids=BAD)
-def test_a_rule_is_checked_when_made(rule: Any, options: dict[str, Any], message: str) -> None:
+def test_options_are_validated(rule: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         rule(**options)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers() -> None:
     assert eq.Krum(tolerated=np.int64(1)).tolerated == 1  # type: ignore[arg-type]
     assert eq.Balance(gamma=np.float32(0.5)).gamma == 0.5  # type: ignore[arg-type]

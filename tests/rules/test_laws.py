@@ -21,7 +21,7 @@ from tests import rule_specific_laws as some_rules
 from tests.cases import LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs
 
-# Laws hold whatever is tolerated, and random rounds go beyond every guarantee.
+# Laws hold for any `tolerated`, and random rounds exceed all guarantees.
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 a_few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
@@ -29,14 +29,26 @@ many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 TALKATIVE = {name: AsSingleExchange(rule) for name, rule in LEARNS.items()}
-WEIGHTED = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)}
+WEIGHTED = {
+    name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)
+}
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTRED = {
-    name: rule for name, rule in RULES.items() if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
-} | {name: rule for name, rule in RULES.items() if isinstance(rule, eq.SCClip) and rule.mode == "difference"}
+    name: rule
+    for name, rule in RULES.items()
+    if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
+} | {
+    name: rule
+    for name, rule in RULES.items()
+    if isinstance(rule, eq.SCClip) and rule.mode == "difference"
+}
 ISOTROPIC = {name: rule for name, rule in RULES.items() if rule.isotropic}
-CLIPPING = {name: rule for name, rule in CENTRED.items() if isinstance(rule, eq.SCClip) and isinstance(rule.tau, float)}
+CLIPPING = {
+    name: rule
+    for name, rule in CENTRED.items()
+    if isinstance(rule, eq.SCClip) and isinstance(rule.tau, float)
+}
 SHORTENING = {name: RULES[name] for name in ("fltrust", "fltrust-plain", "scclip-norm")}
 
 
@@ -50,21 +62,21 @@ def each(rules: dict[str, Any]) -> pytest.MarkDecorator:
 @each(BALANCES)
 @many
 @given(rounds(whole=False))
-def test_balance_moves_own_by_at_most_the_threshold(rule: Any, case: Round) -> None:
+def test_balance_bound(rule: Any, case: Round) -> None:
     rule_laws.balance_bound(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(BALANCES)
 @many
 @given(rounds(whole=False))
-def test_balance_accepts_what_is_close(rule: Any, case: Round) -> None:
+def test_balance_accepts_close(rule: Any, case: Round) -> None:
     rule_laws.balance_accepts(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(BALANCES)
 @many
 @given(rounds())
-def test_balance_judges_every_message_alone(rule: Any, case: Round) -> None:
+def test_balance_independent_messages(rule: Any, case: Round) -> None:
     some_rules.accepts_separately(rule, case.own, case.inbox, **case.inputs)
 
 
@@ -91,14 +103,16 @@ def test_balance_accepts_less_later(rule: Any, case: Round, both: list[int]) -> 
 
 @many
 @given(rounds(whole=False))
-def test_balance_without_decay_ignores_the_round(case: Round) -> None:
+def test_balance_without_decay(case: Round) -> None:
     rule = eq.Balance(gamma=0.4, kappa=0.0)
-    assert torch.equal(rule(case.own, case.inbox).model, rule(case.own, case.inbox, t=7, total=8).model)
+    assert torch.equal(
+        rule(case.own, case.inbox).model, rule(case.own, case.inbox, t=7, total=8).model
+    )
 
 
 @many
 @given(rounds(), st.floats(0.01, 3))
-def test_balance_median_accepts_at_most_what_gamma_does(case: Round, gamma: float) -> None:
+def test_balance_median_within_gamma(case: Round, gamma: float) -> None:
     some_rules.nested(eq.BalanceMedian(gamma), eq.Balance(gamma, kappa=0.0), case.own, case.inbox)
     some_rules.nested(eq.BalanceMedian(gamma), eq.BalanceMedian(2 * gamma), case.own, case.inbox)
 
@@ -115,7 +129,8 @@ NOT_PROMISED = {"agreement": ("ubar-own", "scclip-0.25"), "weights_explain": tup
 
 
 @pytest.mark.parametrize(
-    ("law", "name"), [(law, name) for law in LAWS for name in RULES if name not in NOT_PROMISED.get(law, ())]
+    ("law", "name"),
+    [(law, name) for law in LAWS for name in RULES if name not in NOT_PROMISED.get(law, ())],
 )
 def test_rules_obey(law: str, name: str) -> None:
     check_rule(RULES[name], laws=[law], examples=16 if law == "kept" else 10)
@@ -123,7 +138,7 @@ def test_rules_obey(law: str, name: str) -> None:
 
 @pytest.mark.parametrize("law", MULTI_EXCHANGE_LAWS)
 @each(LEARNS)
-def test_rules_that_talk_several_times_obey(rule: Any, law: str) -> None:
+def test_multi_exchange_rules_obey(rule: Any, law: str) -> None:
     check_rule(rule, laws=[law], examples=16 if law == "kept" else 10)
 
 
@@ -137,14 +152,20 @@ def test_written_to_out(rule: Any, case: Round) -> None:
 @pytest.mark.parametrize(
     ("out", "found"),
     [
-        (lambda own: torch.empty(3), "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)"),
+        (
+            lambda own: torch.empty(3),
+            "out must be a tensor like own, float32 (4,) on cpu, found float32 (3,)",
+        ),
         (lambda own: torch.empty(4, dtype=torch.float64), "found float64 (4,)"),
         (lambda own: [0.0] * 4, "found list"),
-        (lambda own: own, "out must have memory of its own, found that of own, of a message or of a round input"),
+        (
+            lambda own: own,
+            "out must have memory of its own, found that of own, of a message or of a round input",
+        ),
         (lambda own: torch.empty(4, requires_grad=True), "out must not require gradients"),
     ],
 )
-def test_out_must_be_like_own_and_elsewhere(out: Any, found: str) -> None:
+def test_bad_out(out: Any, found: str) -> None:
     own = torch.ones(4)
     with pytest.raises(ValueError, match=re.escape(found)):
         eq.Median()(own, torch.ones(2, 4), out=out(own))
@@ -152,8 +173,10 @@ def test_out_must_be_like_own_and_elsewhere(out: Any, found: str) -> None:
 
 @a_few
 @given(rounds(), st.integers(0, 2**31))
-def test_rules_of_every_client(case: Round, seed: int) -> None:
-    choice = torch.randint(len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed))
+def test_per_client(case: Round, seed: int) -> None:
+    choice = torch.randint(
+        len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed)
+    )
     rule = eq.PerClient([list(RULES.values())[i] for i in choice.tolist()])
     for law in (laws.batch, laws.padding, laws.starvation, laws.consensus, laws.purity, laws.kept):
         law(rule, case.own, case.inbox, **case.inputs)
@@ -165,7 +188,8 @@ def test_rules_of_every_client(case: Round, seed: int) -> None:
 def test_large_rounds(rule: Any, graph: Graph) -> None:
     """The laws once more where models are long enough for the fast ways of computing."""
     own = models_of(graph, 3000, torch.float32)
-    inbox, inputs = deliver(graph, own, random_lies(graph, own)), round_inputs(graph, own)
+    inbox = deliver(graph, own, random_lies(graph, own))
+    inputs = round_inputs(graph, own)
     laws.batch(rule, own, inbox, **inputs)
     laws.padding(rule, own, inbox, **inputs)
     laws.slot_order(rule, own, inbox, **inputs)
@@ -189,12 +213,12 @@ def test_large_rounds(rule: Any, graph: Graph) -> None:
 @pytest.mark.parametrize("name", RESCALING)
 @a_few
 @given(rounds())
-def test_weights_explain_the_model_of_rescaled_messages(name: str, case: Round) -> None:
+def test_weights_of_rescaled_messages(name: str, case: Round) -> None:
     laws.weights_explain(RULES[name], case.own, case.inbox, RESCALING[name], **case.inputs)
 
 
 @each(WEIGHTED)
-def test_weights_are_there_to_explain(rule: Any) -> None:
+def test_weights_or_none(rule: Any) -> None:
     graph = regular(6, 3)
     own = models_of(graph, 4, torch.float32)
     assert rule(own, deliver(graph, own), **round_inputs(graph, own)).weights is not None
@@ -224,7 +248,7 @@ def test_rotation(rule: Any, case: Round, seed: int) -> None:
     some_rules.rotation(rule, case.own, case.inbox, torch.linalg.qr(square).Q, **case.inputs)
 
 
-def test_all_rules_are_isotropic_but_those_that_look_at_coordinates_or_losses() -> None:
+def test_which_are_isotropic() -> None:
     others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
     assert others == {"TrimmedMean", "Median", "UBAR"}
 
@@ -232,21 +256,26 @@ def test_all_rules_are_isotropic_but_those_that_look_at_coordinates_or_losses() 
 @each(CLIPPING)
 @many
 @given(rounds())
-def test_clipping_moves_own_by_at_most_tau(rule: Any, case: Round) -> None:
+def test_clipping_bound(rule: Any, case: Round) -> None:
     rule_laws.clipping_bound(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(SHORTENING)
 @many
 @given(rounds())
-def test_the_aggregate_is_no_longer_than_own(rule: Any, case: Round) -> None:
+def test_norm_at_most_own(rule: Any, case: Round) -> None:
     some_rules.norm_bound(rule, case.own, case.inbox, **case.inputs)
 
 
 @each({"trimmed-mean": eq.TrimmedMean(), "median": eq.Median()})
 @many
-@given(rounds(), st.integers(0, 5), st.integers(0, 3), st.sampled_from([math.nan, -math.inf, -3e38, -7.0, 0.0, 1e30]))
-def test_order_statistics_stay_between_benign_extremes(
+@given(
+    rounds(),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.sampled_from([math.nan, -math.inf, -3e38, -7.0, 0.0, 1e30]),
+)
+def test_between_benign_extremes(
     rule: Any, case: Round, count: int, spare: int, value: float
 ) -> None:
     benign = case.own
@@ -256,7 +285,7 @@ def test_order_statistics_stay_between_benign_extremes(
 
 @many
 @given(rounds(whole=False))
-def test_krum_returns_a_message_as_it_is(case: Round) -> None:
+def test_krum_returns_a_message(case: Round) -> None:
     out = eq.Krum()(case.own, case.inbox, **case.inputs)
     for i in range(len(case.own)):
         chosen = out.weights[i].nonzero().flatten()
@@ -267,8 +296,8 @@ def test_krum_returns_a_message_as_it_is(case: Round) -> None:
 
 @many
 @given(rounds(), st.sampled_from(["best", "closest", "own"]))
-def test_ubar_never_averages_a_worse_model(case: Round, empty: str) -> None:
-    """Unless nothing is better than own, everything accepted is; and then at most one message is."""
+def test_ubar_accepts_better_models(case: Round, empty: str) -> None:
+    """All accepted models are better than own; if none is, at most one message is accepted."""
     out = eq.UBAR(empty=empty)(case.own, case.inbox, **case.inputs)
     loss_of = case.inputs["loss_of"]
     for i in range(len(case.own)):
@@ -281,5 +310,8 @@ def test_ubar_never_averages_a_worse_model(case: Round, empty: str) -> None:
 @many
 @given(rounds(whole=False), st.floats(0.01, 10), st.floats(0.01, 10))
 def test_clipping_is_monotone_in_tau(case: Round, one: float, other: float) -> None:
-    near, far = (replace(eq.SCClip(), tau=tau)(case.own, case.inbox).weights.double() for tau in sorted([one, other]))
+    near, far = (
+        replace(eq.SCClip(), tau=tau)(case.own, case.inbox).weights.double()
+        for tau in sorted([one, other])
+    )
     assert (near <= far * (1 + 1e-6)).all()

@@ -24,26 +24,30 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_value_worked_by_hand(dtype: torch.dtype) -> None:
-    own, model = torch.tensor([4.0, -2.0], dtype=dtype), torch.tensor([0.0, 2.0], dtype=dtype)
+def test_worked_value(dtype: torch.dtype) -> None:
+    own = torch.tensor([4.0, -2.0], dtype=dtype)
+    model = torch.tensor([0.0, 2.0], dtype=dtype)
     assert same(eq.mix(own, model, 0.25), torch.tensor([1.0, 1.0], dtype=dtype))
 
 
-def test_alpha_is_the_share_of_own_and_one_half_by_default() -> None:
-    own, model = torch.ones(3), torch.zeros(3)
+def test_alpha_is_share_of_own() -> None:
+    own = torch.ones(3)
+    model = torch.zeros(3)
     assert same(eq.mix(own, model), torch.full((3,), 0.5))
     assert same(eq.mix(own, model, alpha=0.75), torch.full((3,), 0.75))
 
 
-def test_every_client_has_its_own_alpha() -> None:
-    own, model = torch.ones(3, 2), torch.zeros(3, 2)
+def test_alpha_per_client() -> None:
+    own = torch.ones(3, 2)
+    model = torch.zeros(3, 2)
     alpha = torch.tensor([0.0, 0.25, 1.0])
     assert same(eq.mix(own, model, alpha), alpha[:, None].expand(3, 2).contiguous())
 
 
 @pytest.mark.parametrize("alpha", [1, torch.tensor(1.0), torch.tensor(1.0, dtype=torch.float16)])
-def test_integers_and_tensors_without_dimensions_are_numbers(alpha: Any) -> None:
-    own, model = torch.randn(2, 3), torch.randn(2, 3)
+def test_alpha_types(alpha: Any) -> None:
+    own = torch.randn(2, 3)
+    model = torch.randn(2, 3)
     assert same(eq.mix(own, model, alpha), own)
 
 
@@ -52,13 +56,15 @@ def test_integers_and_tensors_without_dimensions_are_numbers(alpha: Any) -> None
     st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=16)] * 2), min_size=1, max_size=5),
     st.floats(0, 1),
 )
-def test_close_to_the_exact_value_and_between_the_operands(
+def test_close_to_exact_value(
     dtype: torch.dtype, pairs: list[tuple[float, float]], alpha: float
 ) -> None:
     own, model = torch.tensor(pairs, dtype=torch.float64).to(dtype).unbind(1)
     mixed = eq.mix(own, model, alpha)
-    # The sum of two products: each rounding, and that of the weights, is relative to the larger operand.
-    tolerance = max(4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps, torch.finfo(dtype).eps)
+    # Each rounding of products and weights is relative to the larger operand.
+    tolerance = max(
+        4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps, torch.finfo(dtype).eps
+    )
     for x, y, z in zip(own.tolist(), model.tolist(), mixed.tolist(), strict=True):
         exact = Fraction(alpha) * Fraction(x) + (1 - Fraction(alpha)) * Fraction(y)
         assert abs(Fraction(z) - exact) <= tolerance * max(abs(x), abs(y)) + torch.finfo(dtype).tiny
@@ -66,7 +72,7 @@ def test_close_to_the_exact_value_and_between_the_operands(
 
 
 @pytest.mark.parametrize("dtype", HALF)
-def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+def test_rounded_once(dtype: torch.dtype) -> None:
     alpha = 0.123456789  # no short fraction, which would give ties
     own, model = torch.randn(2, 1000).to(dtype)
     expected = (alpha * own.double() + (1 - alpha) * model.double()).to(dtype)
@@ -78,7 +84,7 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("per_client", [False, True])
-def test_alpha_zero_and_one_take_nothing_of_the_other(dtype: torch.dtype, value: float, per_client: bool) -> None:
+def test_alpha_zero_and_one(dtype: torch.dtype, value: float, per_client: bool) -> None:
     good = torch.tensor([[1.1, -0.0, torch.finfo(dtype).max, torch.finfo(dtype).tiny]]).to(dtype)
     bad = torch.full_like(good, value)
     one, zero = (torch.tensor([1.0]), torch.tensor([0.0])) if per_client else (1.0, 0.0)
@@ -87,8 +93,9 @@ def test_alpha_zero_and_one_take_nothing_of_the_other(dtype: torch.dtype, value:
     assert same(eq.mix(bad, good, one), bad)
 
 
-def test_alpha_too_small_for_the_dtype_counts_as_zero() -> None:
-    own, model = torch.tensor([torch.inf]), torch.tensor([1.0])
+def test_alpha_underflows() -> None:
+    own = torch.tensor([torch.inf])
+    model = torch.tensor([1.0])
     assert same(eq.mix(own, model, 1e-60), model)
 
 
@@ -101,13 +108,13 @@ def test_alpha_too_small_for_the_dtype_counts_as_zero() -> None:
         (torch.nan, 1.0, torch.nan),
     ],
 )
-def test_between_zero_and_one_nonfinite_values_stay(own: float, model: float, mixed: float) -> None:
+def test_nonfinite_operands(own: float, model: float, mixed: float) -> None:
     result = eq.mix(torch.tensor([own]), torch.tensor([model]), 0.5)
     torch.testing.assert_close(result, torch.tensor([mixed]), equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_no_overflow_near_the_largest_value(dtype: torch.dtype) -> None:
+def test_no_overflow(dtype: torch.dtype) -> None:
     alpha = torch.linspace(0, 1, 1001, dtype=torch.float64)
     largest = torch.full((1001, 1), torch.finfo(dtype).max, dtype=dtype)
     assert same(eq.mix(largest, largest, alpha), largest)
@@ -124,7 +131,7 @@ def test_agreement_is_exact(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_many_clients_are_mixed_as_each_of_them_alone(dtype: torch.dtype) -> None:
+def test_batch_equals_loop(dtype: torch.dtype) -> None:
     own, model = torch.randn(2, 4, 150_000).to(dtype)
     alpha = torch.tensor([0.0, 0.1, 0.7, 1.0])
     mixed = eq.mix(own, model, alpha)
@@ -139,8 +146,9 @@ def test_nothing_to_mix(shape: tuple[int, ...]) -> None:
         assert eq.mix(torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[0])).shape == shape
 
 
-def test_strided_and_expanded_operands() -> None:
-    own, model = torch.randn(5, 4).T, torch.randn(5).expand(4, 5)
+def test_strided_operands() -> None:
+    own = torch.randn(5, 4).T
+    model = torch.randn(5).expand(4, 5)
     expected = eq.mix(own.contiguous(), model.contiguous(), 0.3)
     assert torch.equal(eq.mix(own, model, 0.3), expected)
     assert torch.equal(eq.mix(model, own, 0.7), expected)
@@ -148,8 +156,10 @@ def test_strided_and_expanded_operands() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_result_is_new_and_inputs_stay(alpha: float) -> None:
-    own, model, alphas = torch.randn(2, 3), torch.randn(2, 3), torch.full((2,), alpha)
+def test_inputs_stay(alpha: float) -> None:
+    own = torch.randn(2, 3)
+    model = torch.randn(2, 3)
+    alphas = torch.full((2,), alpha)
     before = own.clone(), model.clone(), alphas.clone()
     eq.mix(own, model, alphas).fill_(7.0)
     eq.mix(own, model, alpha).fill_(7.0)
@@ -175,13 +185,18 @@ def test_no_gradient() -> None:
         (torch.tensor([0.5, torch.nan]), r"alpha must be in \[0, 1\], found nan for client 1$"),
         (
             torch.tensor([0.5]),
-            r"alpha must be a number or a tensor of shape \(2,\) for own of shape \(2, 3\), found float32 \(1,\)",
+            r"alpha must be a number or a tensor of shape \(2,\) for own of shape "
+            r"\(2, 3\), found float32 \(1,\)",
         ),
         (
             torch.ones(2, 1),
-            r"alpha must be a number or a tensor of shape \(2,\) for own of shape \(2, 3\), found float32 \(2, 1\)",
+            r"alpha must be a number or a tensor of shape \(2,\) for own of shape "
+            r"\(2, 3\), found float32 \(2, 1\)",
         ),
-        (torch.tensor([0, 1]), r"alpha must be a number or a floating-point tensor, found int64 \(2,\)"),
+        (
+            torch.tensor([0, 1]),
+            r"alpha must be a number or a floating-point tensor, found int64 \(2,\)",
+        ),
         (None, "alpha must be a number or a floating-point tensor, found NoneType"),
         ("0.5", "alpha must be a number or a floating-point tensor, found str"),
     ],
@@ -191,27 +206,61 @@ def test_bad_alpha(alpha: Any, text: str) -> None:
         eq.mix(torch.zeros(2, 3), torch.zeros(2, 3), alpha)
 
 
-def test_one_client_has_one_alpha() -> None:
-    with pytest.raises(ValueError, match=r"alpha must be a number for own of shape \(3,\), found float32 \(3,\)"):
+def test_one_alpha_per_client() -> None:
+    with pytest.raises(
+        ValueError, match=r"alpha must be a number for own of shape \(3,\), found float32 \(3,\)"
+    ):
         eq.mix(torch.zeros(3), torch.zeros(3), torch.zeros(3))
 
 
 @pytest.mark.parametrize(
     ("own", "model", "text"),
     [
-        (torch.zeros(3), torch.zeros(4), r"model must be like own, float32 \(3,\), found float32 \(4,\)"),
-        (torch.zeros(2, 3), torch.zeros(3), r"model must be like own, float32 \(2, 3\), found float32 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3).double(), r"model must be like own, float32 \(3,\), found float64 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3, device="meta"), "model must be on the device of own, cpu, found meta"),
-        (torch.zeros(3).int(), torch.zeros(3), r"own must be a floating-point tensor .*\(n, d\), found int32 \(3,\)"),
-        (torch.zeros(3), torch.zeros(3).int(), r"model must be a floating-point tensor .*\(n, d\), found int32 \(3,\)"),
-        (torch.zeros(3).cfloat(), torch.zeros(3), r"own must be a floating-point tensor .*, found complex64 \(3,\)"),
+        (
+            torch.zeros(3),
+            torch.zeros(4),
+            r"model must be like own, float32 \(3,\), found float32 \(4,\)",
+        ),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(3),
+            r"model must be like own, float32 \(2, 3\), found float32 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3).double(),
+            r"model must be like own, float32 \(3,\), found float64 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3, device="meta"),
+            "model must be on the device of own, cpu, found meta",
+        ),
+        (
+            torch.zeros(3).int(),
+            torch.zeros(3),
+            r"own must be a floating-point tensor .*\(n, d\), found int32 \(3,\)",
+        ),
+        (
+            torch.zeros(3),
+            torch.zeros(3).int(),
+            r"model must be a floating-point tensor .*\(n, d\), found int32 \(3,\)",
+        ),
+        (
+            torch.zeros(3).cfloat(),
+            torch.zeros(3),
+            r"own must be a floating-point tensor .*, found complex64 \(3,\)",
+        ),
         (
             torch.zeros(()),
             torch.zeros(()),
             r"own must be a floating-point tensor of shape \(d,\) or \(n, d\), found float32 \(\)",
         ),
-        (torch.zeros(1, 2, 3), torch.zeros(1, 2, 3), r"own must be a floating-point .* found float32 \(1, 2, 3\)"),
+        (
+            torch.zeros(1, 2, 3),
+            torch.zeros(1, 2, 3),
+            r"own must be a floating-point .* found float32 \(1, 2, 3\)",
+        ),
         ([0.0], torch.zeros(1), "own must be a floating-point tensor .* found list"),
     ],
 )
@@ -221,10 +270,12 @@ def test_bad_models(own: Any, model: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_nothing_but_the_result_is_large(dtype: torch.dtype) -> None:
+def test_memory(dtype: torch.dtype) -> None:
     own, model = torch.zeros(2, 4_000_000, dtype=dtype)
     with torch.profiler.profile(profile_memory=True) as profile:
         eq.mix(own, model, 0.3)
     allocated = [event.self_cpu_memory_usage for event in profile.events()]
     assert allocated
-    assert not [size for size in allocated if size > 2 << 20]  # the result itself is not allocated by torch
+    assert not [
+        size for size in allocated if size > 2 << 20
+    ]  # the result itself is not allocated by torch

@@ -52,7 +52,7 @@ def through_a_view(bank: Tensor) -> None:
 
 @pytest.mark.parametrize("change", [nan_row, other_models, through_a_view])
 @every_rule
-def test_rules_notice_changed_messages(rule: Any, change: Callable[[Tensor], None]) -> None:
+def test_changed_messages(rule: Any, change: Callable[[Tensor], None]) -> None:
     own = randn(N, D, seed=2)
     models = randn(N, D)
     inbox = GRAPH.deliver(models)
@@ -66,7 +66,7 @@ def test_rules_notice_changed_messages(rule: Any, change: Callable[[Tensor], Non
         assert torch.equal(found.weights, expected.weights)
 
 
-def test_balance_keeps_its_bound_after_a_change() -> None:
+def test_balance_bound_after_change() -> None:
     own = randn(N, 20_000)
     models = own.clone()
     inbox = GRAPH.deliver(models)
@@ -78,7 +78,7 @@ def test_balance_keeps_its_bound_after_a_change() -> None:
 
 
 @every_rule
-def test_rules_notice_changed_slots_and_mask(rule: Any) -> None:
+def test_changed_slots_and_mask(rule: Any) -> None:
     own = randn(N, D, seed=2)
     slots = GRAPH.senders.clone()
     mask = torch.ones_like(slots, dtype=torch.bool)
@@ -87,12 +87,14 @@ def test_rules_notice_changed_slots_and_mask(rule: Any) -> None:
     slots[0, 0] = 0
     mask[1] = False
     found = rule(own, inbox, **inputs(own))
-    expected = rule(own, eq.Inbox(inbox.bank, slots.clone(), mask.clone(), GRAPH.senders), **inputs(own))
+    expected = rule(
+        own, eq.Inbox(inbox.bank, slots.clone(), mask.clone(), GRAPH.senders), **inputs(own)
+    )
     assert torch.equal(found.model, expected.model)
     assert torch.equal(found.model[1], own[1])
 
 
-def test_slots_that_become_invalid_are_an_error() -> None:
+def test_slots_become_invalid() -> None:
     slots = GRAPH.senders.clone()
     inbox = eq.Inbox(randn(N, D), slots, senders=GRAPH.senders)
     slots[0, 0] = N
@@ -100,14 +102,14 @@ def test_slots_that_become_invalid_are_an_error() -> None:
         eq.FedAvg()(randn(N, D), inbox)
 
 
-def test_what_is_known_of_unchanged_messages_is_kept() -> None:
+def test_unchanged_is_cached() -> None:
     inbox = GRAPH.deliver(randn(N, D))
     assert inbox.bank_norms is inbox.bank_norms
     assert inbox.present is inbox.present
     assert inbox.of(2).bank_norms is inbox.bank_norms
 
 
-def test_results_of_an_inbox_may_be_modified() -> None:
+def test_modified_results() -> None:
     inbox = GRAPH.deliver(randn(N, D))
     before = inbox.bank_norms.clone()
     inbox.bank_norms.zero_()
@@ -115,7 +117,7 @@ def test_results_of_an_inbox_may_be_modified() -> None:
 
 
 @every_rule
-def test_inference_tensors_that_change(rule: Any) -> None:
+def test_inference_tensors(rule: Any) -> None:
     with torch.inference_mode():
         models = randn(N, D)
         inbox = GRAPH.deliver(models)
@@ -127,7 +129,7 @@ def test_inference_tensors_that_change(rule: Any) -> None:
     assert torch.equal(found.model, expected.model)
 
 
-def test_out_written_by_a_rule_counts_as_changed() -> None:
+def test_out_counts_as_changed() -> None:
     out = randn(N, D)
     inbox = GRAPH.deliver(out)
     norms = inbox.bank_norms.clone()
@@ -136,7 +138,7 @@ def test_out_written_by_a_rule_counts_as_changed() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_copies_of_an_inbox_work(copied: Callable[[eq.Inbox], eq.Inbox]) -> None:
+def test_copies(copied: Callable[[eq.Inbox], eq.Inbox]) -> None:
     inbox = GRAPH.deliver(randn(N, D))
     norms = inbox.bank_norms.clone()
     other = copied(inbox)
@@ -155,7 +157,7 @@ def arena(shift: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5, 9])
-def test_out_that_overlaps_own_is_refused(shift: int) -> None:
+def test_out_overlaps_own(shift: int) -> None:
     own, out = arena(shift)
     own.fill_(1)
     before = own.clone()
@@ -165,7 +167,7 @@ def test_out_that_overlaps_own_is_refused(shift: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [10, 11, 30])
-def test_out_may_share_an_arena_with_own(shift: int) -> None:
+def test_out_in_same_storage(shift: int) -> None:
     own, out = arena(shift)
     own.fill_(1)
     eq.Median()(own, torch.full((3, 10), 5.0), out=out)
@@ -173,7 +175,7 @@ def test_out_may_share_an_arena_with_own(shift: int) -> None:
     assert torch.equal(out, torch.full((10,), 5.0))
 
 
-def test_out_that_overlaps_a_message_is_refused() -> None:
+def test_out_overlaps_message() -> None:
     bank = np.zeros((5, 10), dtype=np.float32)
     received = torch.from_numpy(bank[:4])
     with pytest.raises(ValueError, match="out must have memory of its own"):
@@ -181,7 +183,7 @@ def test_out_that_overlaps_a_message_is_refused() -> None:
     eq.FedAvg()(torch.ones(10), received, out=torch.from_numpy(bank[4]))
 
 
-def test_out_that_is_the_update_is_refused() -> None:
+def test_out_is_update() -> None:
     update = randn(N, D)
     with pytest.raises(ValueError, match="or of a round input"):
         next(eq.LEARN().exchanges(randn(N, D), t=1, update=update, out=update))

@@ -1,0 +1,67 @@
+"""Results that stay finite even if malicious clients send the largest numbers of a dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels._blocks import block, chunks, compute_dtype, new_output
+from equipoise.kernels._norms import are_finite
+
+
+def clip_factors(limits: Tensor, sizes: Tensor) -> Tensor:
+    """``min(1, limits / sizes)``; 0 where one of the two is not finite.
+
+    A size that is within the limit has the factor 1 without a division, so that 0 / 0 cannot occur.
+    """
+    factors = (limits / sizes).clamp_max(1).where(sizes > limits, 1.0)
+    return factors.where(sizes.isfinite() & limits.isfinite(), 0.0)
+
+
+def undo_infinite_values(values: Tensor, previous: Tensor) -> Tensor:
+    """The values, replaced by the previous ones where they are not finite."""
+    if values.sum().isfinite():  # one pass over the memory; a sum is finite only if all terms are
+        return values
+    return values.where(values.isfinite(), previous)
+
+
+def undo_infinite_norms(vectors: Tensor, previous: Tensor) -> Tensor:
+    """The vectors (d,) or (n, d), replaced by the previous ones where their norm overflows.
+
+    Messages whose norm overflows are absent, so such a vector would reach no receiver. Other
+    clients can cause this in float64 only, whose norms have no wider type to fit into: a trimmed
+    mean takes its coordinates from different vectors, and can be longer than each of them.
+    """
+    if vectors.dtype != torch.float64:
+        return vectors
+    fits = are_finite(torch.atleast_2d(vectors))
+    return vectors.where(fits.view(*vectors.shape[:-1], 1), previous)
+
+
+def interpolate(own: Tensor, other: Tensor, shares: Tensor) -> Tensor:
+    """``shares * own + (1 - shares) * other`` for matrices (n, d).
+
+    ``shares`` is float64, of shape (n, 1) or (1, 1).
+
+    Each value lies between those of ``own`` and ``other``. A share of 0 or 1 ignores the other
+    side, also if that is infinite or NaN. Half precision is computed in float32.
+    """
+    dtype = compute_dtype(own)
+    of_own = shares.to(own.device, dtype)
+    of_other = (1 - shares).to(own.device, dtype)
+    mixed = new_output(own, *own.shape)
+    if own.dtype == dtype:
+        torch.lerp(other, own, of_own, out=mixed)
+        # lerp computes other + share * (own - other). The difference may overflow, and a share of
+        # 0 times an infinity is NaN. The sum is finite only if neither happened.
+        if mixed.sum().isfinite():
+            return mixed
+    for columns in chunks(own.shape[1], len(own)):
+        left = block(own, columns)
+        right = block(other, columns)
+        part = (left * of_own).add_(right * of_other)
+        # Rounding can leave the interval by a unit in the last place.
+        part = part.clamp_(torch.minimum(left, right), torch.maximum(left, right))
+        part = torch.where(of_other == 0, left, part)
+        mixed[:, columns] = torch.where(of_own == 0, right, part)
+    return mixed

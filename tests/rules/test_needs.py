@@ -1,0 +1,69 @@
+"""Rules declare the round inputs that they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.rules import Rule
+from tests.cases import LEARNS, RULES
+
+
+@pytest.mark.parametrize("rule", [*RULES.values(), *LEARNS.values()], ids=[*RULES, *LEARNS])
+def test_needs_are_round_inputs(rule: Any) -> None:
+    assert set(rule.needs) <= set(eq.RoundInputs.__annotations__)
+    assert rule.contains_own is False
+
+
+@pytest.mark.parametrize(
+    ("rule", "needs"),
+    [
+        (eq.Balance(), ("t", "total")),
+        (eq.Balance(kappa=0), ()),
+        (eq.FedAvg(), ()),
+        (eq.FedAvg(weighted=True), ("samples",)),
+        (eq.UBAR(), ("loss_of", "tolerated")),
+        (eq.LEARN(), ("t", "update", "tolerated")),
+        (
+            eq.PerClient([eq.Krum(), eq.Balance(), eq.UBAR()]),
+            ("tolerated", "t", "total", "loss_of"),
+        ),
+    ],
+    ids=repr,
+)
+def test_needs(rule: Any, needs: tuple[str, ...]) -> None:
+    assert rule.needs == needs
+
+
+class Undeclared(Rule):
+    """A rule that does not declare its inputs."""
+
+    def aggregate(self, own: torch.Tensor, inbox: eq.Inbox, **inputs: Any) -> eq.Aggregated:
+        return eq.Aggregated(own + inputs["update"])
+
+
+def test_undeclared_needs() -> None:
+    assert Undeclared().needs is None
+    assert eq.PerClient([eq.Median(), Undeclared()]).needs is None
+    assert eq.PerClient([eq.Median(), lambda own, received, **_: own]).needs is None
+
+
+def test_undeclared_gets_update() -> None:
+    simulator = eq.Simulator(
+        trainer=lambda models, t: models + 1,
+        topology=eq.Topology.ring(3),
+        rule=Undeclared(),
+        models=torch.zeros(3, 2),
+        alpha=0.0,
+    )
+    simulator.run(1)
+    assert torch.equal(simulator.models, torch.full((3, 2), 2.0))
+
+
+def test_per_client_names_the_rule() -> None:
+    rule = eq.PerClient([eq.Balance()])
+    with pytest.raises(TypeError, match=r"Balance needs t and total: pass t=\.\.\., total=\.\.\."):
+        rule(torch.ones(1, 2), eq.Inbox.of_one(torch.ones(1, 2)))
