@@ -19,7 +19,9 @@ CANCELLED = 0.25  # of |u|^2 + |v|^2: below this float32 does not hold 1e-6
 PRODUCTS = 1 << 22  # elements of a temporary that holds the products of several sums
 
 
-def squared_distances(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> tuple[Tensor, Tensor]:
+def squared_distances(
+    a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor
+) -> tuple[Tensor, Tensor]:
     """(rows of a, rows of b) squared distances in float64, and which of them are doubtful."""
     a_tame, b_tame, same = is_tame(a_norms, a), is_tame(b_norms, b), same_rows(a, b)
     a_wild, b_wild, weights = _wild_rows(a_tame), _wild_rows(b_tame), central_rows(b, b_tame)
@@ -40,7 +42,9 @@ def squared_distances(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) ->
     return _from_gram(gram, a_squares, b_squares, a_tame[:, None] & b_tame, b)
 
 
-def squared_distances_of_each(centres: Tensor, b: Tensor, b_norms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def squared_distances_of_each(
+    centres: Tensor, b: Tensor, b_norms: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor]:
     """(r, c, c) squared distances between ``b[rows[i]]``, rows (r, c), centred on ``centres`` (r, d), and doubts."""
     tame = is_tame(b_norms, b)[rows]
     gram = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=b.device)
@@ -50,7 +54,9 @@ def squared_distances_of_each(centres: Tensor, b: Tensor, b_norms: Tensor, rows:
             messages.masked_fill_(~tame[..., None], 0)
         gram += _products(messages, messages)
     squares = gram.diagonal(dim1=1, dim2=2)
-    return _from_gram((gram + gram.mT) / 2, squares, squares, tame[:, :, None] & tame[:, None, :], b)
+    return _from_gram(
+        (gram + gram.mT) / 2, squares, squares, tame[:, :, None] & tame[:, None, :], b
+    )
 
 
 def products(a: Tensor, a_norms: Tensor, b: Tensor, b_norms: Tensor) -> Tensor:
@@ -73,7 +79,9 @@ def _blocks(a: Tensor, others: int) -> Iterator[slice]:
     return column_blocks(a.shape[1], SUM * min(max(parts, 1), 64))
 
 
-def _from_gram(gram: Tensor, a: Tensor, b: Tensor, tame: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _from_gram(
+    gram: Tensor, a: Tensor, b: Tensor, tame: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
     both = a[..., :, None] + b[..., None, :]
     squares = both - 2 * gram
     trusted = tame & (squares > CANCELLED * both) & is_tame(both.sqrt(), x)

@@ -25,7 +25,9 @@ def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, 
         measured, squares = native.measure([own], left, right, differ=differ)
         measured, sizes = measured[inverse], _learn_norms(inbox, squares)
     else:
-        measured, squares = native.measure([own, inbox.bank], receivers, rows + len(own), differ=differ)
+        measured, squares = native.measure(
+            [own, inbox.bank], receivers, rows + len(own), differ=differ
+        )
         sizes = mended_norms(squares[: len(own)].sqrt(), own)
         # With fewer rows in the bank, halves are summed in other blocks than alone.
         if own.dtype not in native.HALVES or len(own) <= len(inbox.bank):

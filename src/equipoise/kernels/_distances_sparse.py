@@ -70,7 +70,9 @@ def _long_models(own: Tensor, inbox: Received, measure: Measure) -> Tensor:
     return result.index_put_((receivers, columns), sums)
 
 
-def _over_pairs(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure: Measure) -> Tensor:
+def _over_pairs(
+    own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure: Measure
+) -> Tensor:
     sums = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
     for part in column_blocks(own.shape[1], WIDTH):
         totals = _totals(block(own, part), receivers, block(bank, part), rows, measure)
@@ -84,7 +86,9 @@ def _totals(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure:
     padded = own.new_zeros(-(-own.shape[1] // SUM), SUM)
     pairs = padded.view(-1)[: own.shape[1]]
     totals = own.new_empty(len(rows), len(padded))
-    for receiver, row, result in zip(receivers.tolist(), rows.tolist(), totals.unbind(), strict=True):
+    for receiver, row, result in zip(
+        receivers.tolist(), rows.tolist(), totals.unbind(), strict=True
+    ):
         measure.pair(messages[row], mine[receiver], out=pairs)
         measure.total(padded, dim=1, out=result)
     return totals

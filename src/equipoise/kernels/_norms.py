@@ -12,7 +12,9 @@ from equipoise.kernels._exact import careful_norms
 
 def norms(x: Tensor) -> Tensor:
     """(rows,) norm of every row in float64, exact enough for any finite values; NaN where a row is not finite."""
-    return mended_norms((native.squared_norms(x) if native.serves(x) else _sums_of_squares(x)).sqrt(), x)
+    return mended_norms(
+        (native.squared_norms(x) if native.serves(x) else _sums_of_squares(x)).sqrt(), x
+    )
 
 
 def mended_norms(fast: Tensor, x: Tensor) -> Tensor:
@@ -37,8 +39,14 @@ def are_finite(x: Tensor) -> Tensor:
         return norms(x).isfinite()
     if native.serves(x):
         return norms(x).isfinite()
-    sums = x.sum(1, dtype=torch.float32)  # half the work of a norm, and finite only if all terms are
-    return norms(x).isfinite() if not sums.isfinite().all() else torch.ones_like(sums, dtype=torch.bool)
+    sums = x.sum(
+        1, dtype=torch.float32
+    )  # half the work of a norm, and finite only if all terms are
+    return (
+        norms(x).isfinite()
+        if not sums.isfinite().all()
+        else torch.ones_like(sums, dtype=torch.bool)
+    )
 
 
 def is_tame(sizes: Tensor, x: Tensor) -> Tensor:

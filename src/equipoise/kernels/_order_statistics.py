@@ -30,7 +30,12 @@ class Heard(NamedTuple):
 
 
 def trimmed_mean(
-    own: Tensor, inbox: Received, trim: Tensor, *, include_own: bool = False, out: Tensor | None = None
+    own: Tensor,
+    inbox: Received,
+    trim: Tensor,
+    *,
+    include_own: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
 
@@ -40,13 +45,17 @@ def trimmed_mean(
     """
     result = new_output(own, *own.shape) if out is None else out
     # The native kernels see on the way whether all is finite, which would take another pass to know beforehand.
-    trusting = not inbox._is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
+    trusting = (
+        not inbox._is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
+    )
     if not trusting or not _write_means(result, own, inbox._trusted(), trim, include_own):
         _write_means(result, own, inbox, trim, include_own)
     return result
 
 
-def _write_means(result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool) -> bool:
+def _write_means(
+    result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool
+) -> bool:
     """Write the trimmed means; whether all messages are finite, as far as the native kernels have seen them."""
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
@@ -60,7 +69,9 @@ def _write_means(result: Tensor, own: Tensor, inbox: Received, trim: Tensor, inc
             others.append(heard)
         else:
             _by_network(result, inbox.bank, extra, heard)
-    rest = [_natively(result, inbox.bank, extra, some) for some in _together(others)]  # all, whatever is found
+    rest = [
+        _natively(result, inbox.bank, extra, some) for some in _together(others)
+    ]  # all, whatever is found
     return finite and all(rest)
 
 
@@ -78,8 +89,11 @@ def _heard(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Heard]:
 
 def _together(heard: list[Heard]) -> list[list[Heard]]:
     """What one call of the native kernels can do: all that needs no list of steps, and each of the others."""
-    small = [some for some in heard if some.rows.shape[1] < native.COMPILED]
-    large = [[some] for some in heard if some.rows.shape[1] >= native.COMPILED]
+    if not heard:
+        return []
+    compiled = native.limits().max_compiled
+    small = [some for some in heard if some.rows.shape[1] < compiled]
+    large = [[some] for some in heard if some.rows.shape[1] >= compiled]
     return [small, *large] if small else large
 
 
@@ -100,7 +114,7 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
     """One sorting of all rows serves all receivers; what a receiver did not hear is taken out of it again."""
     union = heard.rows.unique()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
-    if len(union) <= native.LARGEST and native.serves(bank, result):
+    if native.serves(bank, result) and len(union) <= native.limits().max_values:
         return _natively_leaving_out(result, bank, heard, union, left_out)
     network, heard_rows = sorting(len(union), heard.trim), union.tolist()
     for columns in column_blocks(bank.shape[1], WIDTH // 3):
@@ -116,10 +130,14 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
     return True
 
 
-def _natively_leaving_out(result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None) -> bool:
+def _natively_leaving_out(
+    result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None
+) -> bool:
     if left_out is not None:
         places = torch.searchsorted(union, left_out)
-        return native.trimmed_means_but_one([bank], union, places, heard.trim, result, heard.receivers)
+        return native.trimmed_means_but_one(
+            [bank], union, places, heard.trim, result, heard.receivers
+        )
     first = Heard(heard.receivers[:1], heard.rows[:1], heard.trim)
     finite = _natively(result, bank, None, [first])
     result[heard.receivers[1:]] = result[first.receivers]
@@ -148,8 +166,13 @@ def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Hear
         matrices = [bank, own]
         rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
     counts = torch.cat([torch.full((len(some),), some.shape[1], device="cpu") for some in rows])
-    trims = torch.cat([torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard])
-    receivers, flat = torch.cat([some.receivers for some in heard]), torch.cat([some.flatten() for some in rows])
+    trims = torch.cat(
+        [torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard]
+    )
+    receivers, flat = (
+        torch.cat([some.receivers for some in heard]),
+        torch.cat([some.flatten() for some in rows]),
+    )
     return native.trimmed_means(matrices, flat, counts, trims, result, receivers)
 
 
@@ -159,7 +182,11 @@ def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
         _by_wide_network(result, bank, own, heard)
         return
     count = heard.rows.shape[1] + (own is not None)
-    network, receivers, rows = middle(count, heard.trim), heard.receivers.tolist(), heard.rows.tolist()
+    network, receivers, rows = (
+        middle(count, heard.trim),
+        heard.receivers.tolist(),
+        heard.rows.tolist(),
+    )
     for columns in column_blocks(bank.shape[1], WIDTH):
         part = block(bank, columns)
         views, buffers = part.unbind(), part.new_empty(count + 1, part.shape[1]).unbind()
@@ -221,7 +248,9 @@ def _mean(values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return values[0]
     mean = _weighted_sum(values, 1 / len(values))
-    return _saturated(mean) if len(values) > 2 else mean  # halves of the largest number add up to it
+    return (
+        _saturated(mean) if len(values) > 2 else mean
+    )  # halves of the largest number add up to it
 
 
 def _write_mean(values: list[Tensor], result: Tensor) -> None:

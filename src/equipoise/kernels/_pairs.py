@@ -8,7 +8,9 @@ from torch import Tensor
 
 def unordered(left: Tensor, right: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """The different pairs of rows below m, in whatever direction, sorted, and which of them each given pair is."""
-    keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(return_inverse=True)
+    keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(
+        return_inverse=True
+    )
     return (keys // m, keys % m), inverse
 
 

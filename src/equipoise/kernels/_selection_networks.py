@@ -71,7 +71,9 @@ def _tournament(items: list[int], pairs: list[tuple[int, int]]) -> tuple[int, in
     while len(lows) > 1:
         pairs.append((lows[0], lows[1]))
         lows = [*lows[2:], lows[0]]
-    pairs.extend((lows[0], item) for item in odd)  # last, so that a large odd item stays in its place
+    pairs.extend(
+        (lows[0], item) for item in odd
+    )  # last, so that a large odd item stays in its place
     highs = odd + highs
     while len(highs) > 1:
         pairs.append((highs[0], highs[1]))
@@ -104,24 +106,34 @@ def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
     return tuple(reversed(steps))
 
 
-LARGEST_IN_C = 16  # values of the networks that are compiled one by one, and so run in registers
-SIDES = {(True, True): "S", (True, False): "L", (False, True): "H"}
+MAX_IN_REGISTERS = (
+    16  # values of the networks that are compiled one by one, and so run in registers
+)
+SIDES = {(True, True): "EXCHANGE", (True, False): "KEEP_LOWER", (False, True): "KEEP_HIGHER"}
 
 
 def c_header() -> str:
     """The networks as C macros; ``python -m equipoise.kernels._selection_networks`` prints native/networks.h."""
-    lines = ["/* Selection networks, printed by python -m equipoise.kernels.networks. */"]
+    lines = [
+        "/* Selection networks, printed by python -m equipoise.kernels._selection_networks. */"
+    ]
     return "\n".join([*lines, *_small_networks(), *_sorters()]) + "\n"
 
 
 def _small_networks() -> list[str]:
-    cases = [(count, trim) for count in range(1, LARGEST_IN_C + 1) for trim in range((count + 1) // 2)]
-    lines = ["#define NETWORKS(X) " + " ".join(f"X({count}, {trim})" for count, trim in cases)]
-    for count in range(1, LARGEST_IN_C + 1):
-        lines.append(f"#define VALUES_{count} " + " ".join(f"V({i})" for i in range(count)))
+    cases = [
+        (count, trim)
+        for count in range(1, MAX_IN_REGISTERS + 1)
+        for trim in range((count + 1) // 2)
+    ]
+    lines = [
+        "#define NETWORKS(APPLY) " + " ".join(f"APPLY({count}, {trim})" for count, trim in cases)
+    ]
+    for count in range(1, MAX_IN_REGISTERS + 1):
+        lines.append(f"#define VALUES_{count} " + " ".join(f"READ({i})" for i in range(count)))
     for count, trim in cases:
         network = middle(count, trim)
-        means = [f"FIRST({network.kept[0]})", *(f"NEXT({i})" for i in network.kept[1:])]
+        means = [f"MEAN_FIRST({network.kept[0]})", *(f"MEAN_NEXT({i})" for i in network.kept[1:])]
         lines += [f"#define NETWORK_{count}_{trim} {_in_c(network.steps)}".rstrip()]
         lines += [f"#define MEAN_{count}_{trim} {' '.join(means)}"]
     return lines
@@ -129,11 +141,14 @@ def _small_networks() -> list[str]:
 
 def _sorters() -> list[str]:
     """What sorts each half of up to twice as many values."""
-    counts = range((LARGEST_IN_C + 1) // 2, LARGEST_IN_C + 1)
-    lines = [f"#define LARGEST_SORTED {LARGEST_IN_C}", "#define SORTERS(X) " + " ".join(f"X({i})" for i in counts)]
+    counts = range((MAX_IN_REGISTERS + 1) // 2, MAX_IN_REGISTERS + 1)
+    lines = [
+        f"#define MAX_IN_REGISTERS {MAX_IN_REGISTERS}",
+        "#define SORTERS(APPLY) " + " ".join(f"APPLY({i})" for i in counts),
+    ]
     for count in counts:
         lines.append(f"#define SORT_{count} {_in_c(sorting(count).steps)}")
-        lines.append(f"#define PLACES_{count} " + " ".join(f"PLACE({i})" for i in range(count)))
+        lines.append(f"#define PLACES_{count} " + " ".join(f"WRITE({i})" for i in range(count)))
     return lines
 
 

@@ -20,7 +20,9 @@ BANK = 1 << 20  # elements of the bank that are read again and again while they 
 DENSE = 8  # a matrix product does this many products in the time of one weighted addition
 
 
-def combine(own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
+def combine(
+    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None
+) -> Tensor:
     """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
 
     Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
@@ -48,7 +50,9 @@ def _combine(
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite, if that is known."""
     chosen = weights != 0
-    receivers, columns = inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    receivers, columns = (
+        inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    )
     rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
     result = new_output(own, *own.shape) if out is None else out
     # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
@@ -69,7 +73,9 @@ def _combine(
     return result, None
 
 
-def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor) -> None:
+def _mend_overflows(
+    result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor
+) -> None:
     """Sum the coordinates again that are not finite, and saturate those whose terms are.
 
     Rounding alone can push the mean of the largest finite numbers beyond them. A quarter of each
@@ -109,7 +115,9 @@ def _is_plain(weight: Tensor) -> Tensor:
     return (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
 
 
-def _sum_of_rows(bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor) -> None:
+def _sum_of_rows(
+    bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor
+) -> None:
     """``result`` (n, d): sums of weighted rows of the bank, one per edge (receiver, row), sorted by receiver."""
     n = len(result)
     sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
@@ -131,15 +139,22 @@ def weighted_sums(
         matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
         everything = len(used) == m
         return lambda part: matrix @ (part if everything else part[used])
-    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=rows.device)), weight.to(dtype)
-    return lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight)
+    starts, weight = (
+        torch.searchsorted(receivers, torch.arange(n, device=rows.device)),
+        weight.to(dtype),
+    )
+    return lambda part: embedding_bag(
+        rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight
+    )
 
 
 def _is_dense(n: int, m: int, edges: int) -> bool:
     return n * m <= DENSE * edges
 
 
-def _add_rows(result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor) -> None:
+def _add_rows(
+    result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor
+) -> None:
     """``result[receivers] += weight * source[rows]`` in float64; a receiver may occur several times."""
     if not len(receivers):
         return

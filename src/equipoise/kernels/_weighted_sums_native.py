@@ -20,7 +20,9 @@ GROUPS = 4  # of receivers with equal weights that are looked at, the largest on
 Edges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 
 
-def combine_natively(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor) -> bool:
+def combine_natively(
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor
+) -> bool:
     """``out``: own and weighted rows of the bank, one per edge, sorted by receiver; whether all of it is finite."""
     matrices, edges = _with_own(own, own_weights, bank, edges)
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
@@ -34,12 +36,16 @@ def combine_natively(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edge
     if left.any():
         place, some = left.cumsum(0) - 1, left[edges[0]]
         rest = out.new_empty(int(left.sum()), out.shape[1])
-        finite &= native.weighted_sums(matrices, place[edges[0][some]], edges[1][some], edges[2][some], rest)
+        finite &= native.weighted_sums(
+            matrices, place[edges[0][some]], edges[1][some], edges[2][some], rest
+        )
         out[left] = rest
     return finite
 
 
-def _with_own(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges) -> tuple[list[Tensor], Edges]:
+def _with_own(
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges
+) -> tuple[list[Tensor], Edges]:
     """The matrices whose rows are added, and the edges, with one from each own model that has a weight."""
     mine = own_weights.nonzero().flatten()
     if not len(mine):
@@ -47,15 +53,22 @@ def _with_own(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges) -> t
     same = same_rows(own, bank)
     ids = mine if same else mine + len(bank)
     receivers, order = torch.cat([edges[0], mine]).sort(stable=True)
-    rows, weight = torch.cat([edges[1], ids])[order], torch.cat([edges[2], own_weights[mine]])[order]
+    rows, weight = (
+        torch.cat([edges[1], ids])[order],
+        torch.cat([edges[2], own_weights[mine]])[order],
+    )
     return ([bank] if same else [bank, own]), (receivers, rows, weight)
 
 
 def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
     """Receivers whose weights are all the same, the rows that they hear, and which one each does not, -1 for none."""
     receivers, rows, weight = edges
-    low = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amin")
-    high = torch.full((n,), -torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amax")
+    low = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(
+        0, receivers, weight, "amin"
+    )
+    high = torch.full((n,), -torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(
+        0, receivers, weight, "amax"
+    )
     shares, sizes = low[low == high].unique(return_counts=True)
     for share in shares[sizes.argsort(descending=True)][:GROUPS].tolist():
         group = (low == share) & (high == share)
@@ -72,7 +85,9 @@ def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, T
     if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
         return None
     heard = torch.zeros(n, count, dtype=torch.int64, device="cpu")
-    heard.index_put_((receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True)
+    heard.index_put_(
+        (receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True
+    )
     if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
         return None  # somebody hears a row twice
     return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)
