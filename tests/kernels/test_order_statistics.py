@@ -39,8 +39,8 @@ def test_trimmed_mean(
     d: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_order_statistics, "LARGEST", 0 if path == "sorted" else 512)
-    monkeypatch.setattr(_order_statistics, "WIDTH", 90 if path == "narrow" else 24576)
+    monkeypatch.setattr(_order_statistics, "LARGEST_NETWORK", 0 if path == "sorted" else 512)
+    monkeypatch.setattr(_order_statistics, "EXCHANGED", 90 if path == "narrow" else 24576)
     generator = torch.Generator().manual_seed(d)
     models = torch.randn(graph.n, d, generator=generator)
     models[1] *= 3e38

@@ -15,7 +15,7 @@ from equipoise.kernels import _weighted_sums
 def test_combine(
     graph: Topology, dense: int, dtype: torch.dtype, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_weighted_sums, "DENSE", dense)
+    monkeypatch.setattr(_weighted_sums, "PRODUCTS_PER_SUM", dense)
     generator = torch.Generator().manual_seed(d)
     models = torch.randn(graph.n, d, generator=generator).to(dtype)
     inbox = graph.deliver(models)
@@ -34,7 +34,7 @@ def test_combine(
 
 @pytest.mark.parametrize("dense", [0, 1 << 60], ids=["sparse", "dense"])
 def test_zero_weights_are_ignored(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_weighted_sums, "DENSE", dense)
+    monkeypatch.setattr(_weighted_sums, "PRODUCTS_PER_SUM", dense)
     bank = torch.tensor([[1.0], [torch.nan], [torch.inf], [3e38]])
     inbox = Inbox(bank, torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]]), keep_nonfinite=True)
     weights = torch.tensor([[0.5, 0, 0, 0], [0, 0, 0, 1e-38]], dtype=torch.float64)

@@ -44,7 +44,10 @@ DOUBT = 1e-5
 
 
 def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
-    """(n, k) ``||own_i - message||`` in float64, infinity where no message is present; and norms of own (n,)."""
+    """(n, k) ``||own_i - message||`` in float64, and norms of own (n,).
+
+    Distances are infinite where no message is present.
+    """
     squares, sizes = _measured(own, inbox, differ=True)
     receivers, columns, rows = inbox._arrived.edges
     if len(rows) * own.shape[1] <= SMALL:
@@ -61,8 +64,10 @@ def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
         len(own) + len(inbox.bank)
     ) <= len(rows):
         squares, doubts = squared_distances(own, sizes, inbox.bank, inbox.bank_norms)
-        fast, doubtful = squares[receivers, rows].sqrt(), doubts[receivers, rows]
-        if own.shape[1] > SHORT:  # differences of close models are exact enough in float32
+        fast = squares[receivers, rows].sqrt()
+        doubtful = doubts[receivers, rows]
+        if own.shape[1] > SHORT:
+            # Most doubtful pairs are close models, whose differences are exact in float32.
             close = doubtful & is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows]
             fast[close] = pair_distances(own, receivers[close], inbox.bank, rows[close])
             doubtful &= ~(close & is_tame(fast, own))
@@ -82,21 +87,22 @@ def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
 
 
 def _measured(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor | None, Tensor]:
-    """(n, k) squared distances or scalar products where the native kernels measure them, and norms of own (n,)."""
+    """(n, k) squared distances or scalar products, if C measures them, and norms of own (n,)."""
     if inbox.mask.sum() * own.shape[1] > SMALL and native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
     return None, norms_of(own, inbox)
 
 
 def sharpened(
-    own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, around: Tensor, least: int = 2
+    own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, around: Tensor, minimum: int = 2
 ) -> Tensor:
-    """Measured distances, with those close to ``around`` (n,) as exact as float64 has them, for decisions there.
+    """Distances, with those close to ``around`` (n,) as exact as float64 allows.
 
-    Where ``around`` is one of the distances itself, nothing hangs on it unless ``least`` two are close.
+    If ``around`` is one of the distances, no decision depends on it unless at least ``minimum`` = 2
+    of them are close.
     """
     close = _is_close(measured, around) & inbox.present
-    receivers, columns = (close & (close.sum(1, keepdim=True) >= least)).nonzero(as_tuple=True)
+    receivers, columns = (close & (close.sum(1, keepdim=True) >= minimum)).nonzero(as_tuple=True)
     if not len(receivers):
         return measured
     exact = _careful(own, sizes, inbox, receivers, inbox.slots[receivers, columns])
@@ -104,15 +110,17 @@ def sharpened(
 
 
 def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
-    """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as float64 decides it, from measured distances."""
+    """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as decided in float64."""
     limits = factor * sizes
     close = _is_close(measured, limits)
     if close.any():
-        measured = sharpened(own, inbox, sizes, measured, limits, least=1)
+        measured = sharpened(own, inbox, sizes, measured, limits, minimum=1)
         clients = close.any(1).nonzero().flatten()
         limits[clients] = factor * careful_norms(own, clients)
     accepted = (measured <= limits[:, None]) & inbox.present
-    if limits.isinf().any():  # where the distance overflows too, compare a quarter of both
+    if limits.isinf().any():
+        # Where the distance overflows too, infinity <= infinity would accept any huge message: a
+        # quarter of both is compared instead.
         receivers, columns = (accepted & measured.isinf()).nonzero(as_tuple=True)
         rows = inbox.slots[receivers, columns]
         larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
@@ -123,10 +131,14 @@ def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor
 
 
 def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
-    """(n, k) cosine between own and message, 0 where none is present or one of them is zero; and norms of own (n,)."""
+    """(n, k) cosines between own and messages, and norms of own (n,).
+
+    A cosine is 0 where no message is present, or one of the two models is zero.
+    """
     measured, sizes = _measured(own, inbox, differ=False)
     receivers, columns, rows = inbox._arrived.edges
-    left, right = sizes[receivers], inbox.bank_norms[rows]
+    left = sizes[receivers]
+    right = inbox.bank_norms[rows]
     if len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
     elif measured is not None:
@@ -152,10 +164,9 @@ def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
 
 
 def norms_of(own: Tensor, inbox: Received) -> Tensor:
-    """(n,) norms of own models; taken from the inbox where own is its bank."""
-    messages = (
-        inbox.bank_norms
-    )  # asked for first, so that nobody looks for NaN in another pass over the bank
+    """(n,) norms of own models; those of the inbox if own is its bank."""
+    # Computed in any case: `Inbox.finite` then needs no other pass over the bank.
+    messages = inbox.bank_norms
     return messages if same_rows(own, inbox.bank) else norms(own)
 
 

@@ -37,18 +37,16 @@ TINY = 1e-280
 
 
 def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Tensor]]:
-    """Squared distances between the messages of each receiver: groups of receivers, and their (r, c, c) float64."""
-    sent, m = (
-        inbox.mask.sum(1),
-        len(inbox.bank),
-    )  # whether it is finite is not known yet, nor needed
+    """Squared distances between the messages of each receiver: groups, and (r, c, c) float64."""
+    sent = inbox.mask.sum(1)  # an estimate: which messages are finite is not known yet
+    m = len(inbox.bank)
     work = int((sent * (sent + DENSE)).sum())
     small = work * own.shape[1] <= SMALL
     shared = None if small or m * m > 2 * work else _shared_distances(inbox)
     if shared is None and not small and native.serves(inbox.bank):
         yield from _native_distances(inbox)
         return
-    centred = is_tame(norms_of(own, inbox), own)
+    centered = is_tame(norms_of(own, inbox), own)
     for group in inbox._arrived.groups:
         count = group.rows.shape[1]
         cost = (
@@ -59,15 +57,15 @@ def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Ten
             if shared is not None:
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
             else:
-                centres = own[piece.receivers].masked_fill_(~centred[piece.receivers, None], 0)
+                centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
                 squares, doubts = squared_distances_of_each(
-                    centres, inbox.bank, inbox.bank_norms, piece.rows
+                    centers, inbox.bank, inbox.bank_norms, piece.rows
                 )
                 yield piece, _mended(squares, doubts | small, inbox, piece.rows)
 
 
 def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
-    """The same along the edges between messages that some receiver has to compare."""
+    """The same by the C kernels, for the pairs of messages that a receiver has to compare."""
     sent = inbox if inbox._is_examined else inbox._trusted()
     for group in sent._arrived.groups:
         count = group.rows.shape[1]
@@ -76,9 +74,8 @@ def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
             piece = type(group)(*(index[part] for index in group))
             pairs, inverse = unordered_within(piece.rows, len(inbox.bank))
             found, doubts = _native_squares(inbox, *pairs)
-            if sent is not inbox and not inbox.present.equal(
-                sent.present
-            ):  # seen by the first call, before any yield
+            # The first measurement shows which messages are finite. Nothing has been yielded yet.
+            if sent is not inbox and not inbox.present.equal(sent.present):
                 yield from _native_distances(inbox)
                 return
             squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64, device="cpu")
@@ -108,29 +105,26 @@ def _all_squares(inbox: Received) -> tuple[Tensor, Tensor]:
 
 
 def _shared_distances(inbox: Received) -> Tensor:
-    """(m, m) squared distances between all rows of the bank that somebody received."""
+    """(m, m) squared distances between all rows of the bank that are present somewhere."""
     squares, doubts = _all_squares(inbox)
     used = torch.zeros_like(doubts[0])
     used[inbox.slots[inbox.present]] = True
-    return _mended(
-        squares[None],
-        (doubts & used & used[:, None])[None],
-        inbox,
-        torch.arange(len(used), device=used.device)[None],
-    )[0]
+    doubtful = doubts & used & used[:, None]
+    rows = torch.arange(len(used), device=used.device)
+    return _mended(squares[None], doubtful[None], inbox, rows[None])[0]
 
 
 def exact_message_distances(inbox: Received) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """What tells squared distances between rows of the bank as exact as float64 has them, computing each only once.
+    """A function for exact squared distances between rows of the bank, which computes each once.
 
-    It returns squares, and scales to be squared too. These are powers of two, so that squares which are small
-    integers stay exact, and none overflows or vanishes.
+    It returns squares and scales: a squared distance is ``square * scale**2``. Scales are powers of
+    two, so that squares which are small integers stay exact, and none overflows or vanishes.
     """
     return _ExactDistances(inbox)
 
 
 class _ExactDistances:
-    """Remembers what it has told, by pair, so that one near tie costs a graph no more than it costs one receiver."""
+    """Caches distances by pair, so that a near tie costs a graph no more than one receiver."""
 
     def __init__(self, inbox: Received) -> None:
         self.inbox = inbox
@@ -161,26 +155,28 @@ class _ExactDistances:
 
 
 def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(p,) squares and scales; a second look at models that agree in all that is not tiny, as only float64 can."""
-    bank, larger = inbox.bank, torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
+    """(p,) squares and scales. Float64 models whose differences are tiny are scaled by these."""
+    bank = inbox.bank
+    larger = torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
     squares, scales = careful_squares(bank, left, bank, right, larger)
     squares.masked_fill_(left == right, 0)
     if bank.dtype == torch.float64:
         lost = ((squares < TINY) & (left != right)).nonzero().flatten()
-        pairs = left[lost], right[lost]
-        squares[lost], scales[lost] = careful_squares(
-            bank, pairs[0], bank, pairs[1], largest_differences(bank, *pairs)
-        )
+        a = left[lost]
+        b = right[lost]
+        largest = largest_differences(bank, a, b)
+        squares[lost], scales[lost] = careful_squares(bank, a, bank, b, largest)
     return squares, scales
 
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Received, rows: Tensor) -> Tensor:
-    """Squared distances (r, c, c) with those in doubt computed again, and exact zeros on the diagonal."""
+    """Squared distances (r, c, c), with doubtful ones computed again, and zeros on the diagonal."""
     squares.diagonal(dim1=1, dim2=2).zero_()
     if not doubtful.any():
         return squares
     which, left, right = doubtful.triu(diagonal=1).nonzero(as_tuple=True)
-    a, b = rows[which, left], rows[which, right]
+    a = rows[which, left]
+    b = rows[which, right]
     larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
     exact, scale = careful_squares(inbox.bank, a, inbox.bank, b, larger)
     squares[which, left, right] = squares[which, right, left] = exact * scale * scale
