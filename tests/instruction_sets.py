@@ -1,4 +1,4 @@
-"""Tests that run with every instruction set that the kernels in C are compiled for: import the fixture."""
+"""A fixture that runs tests with each instruction set that the C kernels are compiled for."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from equipoise.kernels.native import _library as library
+from equipoise.kernels.native import _library
+from equipoise.training._fused import _convolution
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2], ids=["baseline", "AVX2", "AVX-512"])
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every instruction set that this CPU has."""
-    opened = library._open()
-    if opened is None:
-        pytest.skip("equipoise was installed without a compiler")
-    if opened.eq_use_instructions(request.param) != request.param:
-        pytest.skip("this CPU does not have them")
-    monkeypatch.setattr(library, "LIBRARY", opened)
+    """Use each instruction set that this CPU has, whatever EQUIPOISE_NATIVE is."""
+    libraries = []
+    for module in (_library, _convolution):
+        opened = module._open()
+        if opened is None:
+            pytest.skip("equipoise was installed without a compiler")
+        if opened.eq_use_instructions(request.param) != request.param:
+            pytest.skip("this CPU does not have these instructions")
+        monkeypatch.setattr(module, "LIBRARY", opened)
+        libraries.append(opened)
     yield
-    opened.eq_use_instructions(2)
+    for opened in libraries:
+        opened.eq_use_instructions(2)

@@ -11,7 +11,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.rules import WeightedRule, uniform
 from equipoise.testing._laws import with_bank
-from equipoise.testing._rule_cases import scale
+from tests.rule_specific_laws import scale
 from tests.graphs import deliver, models_of, regular, round_inputs
 from tests.hostile import HONEST, INPUTS, OWN, D, assert_agrees, every_rule, loss_of, reference
 

@@ -1,6 +1,6 @@
-"""The arithmetic that rules stand on: in C for models on a CPU, in torch for any device.
+"""The arithmetic of rules: in C for models on a CPU, in torch for any device.
 
-Rules call the functions below and nothing beneath them. Which of the two does the work is decided in here.
+Rules call the functions below. These choose the backend.
 """
 
 from equipoise.kernels import native
@@ -14,14 +14,9 @@ from equipoise.kernels._blocks import (
     may_share_memory,
     new_output,
 )
-from equipoise.kernels._distances import (
-    cosines,
-    distances,
-    message_distances,
-    norms_of,
-    within,
-)
+from equipoise.kernels._distances import cosines, distances, norms_of, within
 from equipoise.kernels._distances_dense import central_rows
+from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
 from equipoise.kernels._order_statistics import trimmed_mean

@@ -1,4 +1,4 @@
-"""Walking over wide matrices in pieces that stay in cache, in the dtype that arithmetic is done in."""
+"""Blocks of wide matrices that stay in cache, in the dtype of the arithmetic."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-TILE = 1 << 18  # elements of a temporary: 1 MiB of float32, the size of a second-level cache
-SUM = 256  # columns in one float32 sum of squares, short enough to hold 1e-7; sums of sums are float64
-PRODUCT = 8192  # columns in one float32 scalar product, which is to hold 1e-6 of the lengths only
+# Elements of a temporary: 1 MiB of float32, the size of a second-level cache.
+TILE = 1 << 18
+# Columns in one float32 sum of squares. torch adds in vectors and pairwise, so that 256 terms hold
+# 1e-7; sums of these sums are float64.
+SUM = 256
+# Columns in one float32 scalar product. It only has to hold 1e-6 of the product of the norms:
+# cosines closer to 0 than `DOUBT` are computed again.
+PRODUCT = 8192
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Half precision is computed in float32, everything else as it is."""
+    """Half precision is computed in float32, other dtypes as they are."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def new_output(like: Tensor, *shape: int) -> Tensor:
-    """An uninitialised tensor for a result, which may be large.
+    """An uninitialized tensor for a result, which may be large.
 
-    On the CPU numpy allocates it: it asks for huge pages, and first touching those takes a quarter of the time.
+    On the CPU numpy allocates it: it requests huge pages, and first touching these takes a quarter
+    of the time.
     """
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or size == 0:
@@ -35,7 +41,8 @@ def new_output(like: Tensor, *shape: int) -> Tensor:
 def ascending(x: Tensor) -> Tensor:
     """The values along the last dimension in ascending order, NaN last.
 
-    On the CPU numpy sorts: torch also returns where each value was, which takes fifty times as long for 99 values.
+    On the CPU numpy sorts: torch also returns the indices, and takes fifty times as long for 99
+    values.
     """
     if x.device.type != "cpu":
         return x.sort(dim=-1).values
@@ -49,28 +56,28 @@ def column_blocks(d: int, width: int) -> Iterator[slice]:
 
 
 def block(x: Tensor, columns: slice) -> Tensor:
-    """Columns of a matrix in the compute dtype with unit stride along a row: a view where possible."""
+    """Columns of a matrix in the compute dtype with contiguous rows: a view if possible."""
     part = x[:, columns].to(compute_dtype(x))
     return part if part.stride(1) == 1 else part.contiguous()
 
 
 def in_sums(x: Tensor, size: int = SUM) -> Tensor:
-    """(..., rows, width) as (..., parts, rows, size), the last part filled up with zeros."""
+    """(..., rows, width) as (..., parts, rows, size), the last part padded with zeros."""
     missing = -x.shape[-1] % size
     filled: Tensor = pad(x, (0, missing)) if missing else x
     return filled.unflatten(-1, (-1, size)).transpose(-2, -3)  # type: ignore[no-any-return]
 
 
 def same_rows(a: Tensor, b: Tensor) -> bool:
-    """Whether two matrices are the same memory, so that work done for one holds for the other."""
+    """Whether two matrices are the same memory, so that results for one hold for the other."""
     same_memory = a.data_ptr() == b.data_ptr() and a.is_neg() == b.is_neg()
     return same_memory and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
 def may_share_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether writing to one tensor may change the other: whether their bytes, from the first to the last, overlap.
+    """Whether writing to one tensor may change the other: whether their address ranges overlap.
 
-    Interleaved tensors, such as the even and the odd rows of a matrix, count as overlapping, though no byte is shared.
+    Interleaved tensors, such as the even and the odd rows of a matrix, count as overlapping.
     """
     if a.device != b.device or not a.numel() or not b.numel() or b.layout != torch.strided:
         return False
@@ -78,17 +85,17 @@ def may_share_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def _end(x: Tensor) -> int:
-    """The address behind the last element; strides are never negative."""
+    """The address behind the last element; strides are never negative in torch."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr() + (last + 1) * x.element_size()
 
 
 def chunks(size: int, cost: int, budget: int = TILE) -> Iterator[slice]:
-    """Slices of ``range(size)`` whose items, at ``cost`` elements each, fit the budget; at least one item each."""
+    """Slices of ``range(size)`` whose items, of ``cost`` elements each, fit the budget."""
     return column_blocks(size, max(1, budget // max(1, cost)))
 
 
 def gather(x: Tensor, rows: Tensor, columns: slice) -> Tensor:
-    """Rows of a matrix, restricted to some columns, as a new tensor in the compute dtype, shaped (*rows, columns)."""
+    """A copy of some rows and columns in the compute dtype, shaped (*rows, columns)."""
     part = x[:, columns].index_select(0, rows.flatten()).to(compute_dtype(x))
     return part.view(*rows.shape, part.shape[1])

@@ -1,6 +1,6 @@
-"""Norms and distances, or scalar products, in one pass over the models, by the native kernels.
+"""Norms and distances, or scalar products, in one pass over the models, by the C kernels.
 
-Whether a message is finite is not known before the pass, so everything that was sent is measured.
+Which messages are finite is not known before the pass, so all messages are measured.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from equipoise.kernels._received import Received
 
 
 def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, Tensor]:
-    """(n, k) squared distances, or scalar products, of own and messages, 0 where there is none, and norms of own (n,).
+    """(n, k) squared distances, or scalar products, of own and messages, and norms of own (n,).
 
-    The inbox learns the norms of its bank.
+    They are 0 where no message is present. The norms of the bank are cached in the inbox.
     """
     receivers, columns, rows = inbox._sent.edges
     if same_rows(own, inbox.bank):
         (left, right), inverse = inbox._sent.pairs
         measured, squares = native.measure([own], left, right, differ=differ)
-        measured, sizes = measured[inverse], _learn_norms(inbox, squares)
+        measured = measured[inverse]
+        sizes = _learn_norms(inbox, squares)
     else:
-        measured, squares = native.measure([own, inbox.bank], receivers, rows + len(own), differ=differ)
+        matrices = [own, inbox.bank]
+        measured, squares = native.measure(matrices, receivers, rows + len(own), differ=differ)
         sizes = mended_norms(squares[: len(own)].sqrt(), own)
-        # With fewer rows in the bank, halves are summed in other blocks than alone.
+        # Half precision is summed in blocks that depend on the longest matrix. Norms from other
+        # blocks than those of the bank alone would make results depend on the order of calls.
         if own.dtype not in native.HALVES or len(own) <= len(inbox.bank):
             _learn_norms(inbox, squares[len(own) :])
     result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device="cpu")
@@ -35,7 +38,7 @@ def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, 
 
 
 def between_rows(inbox: Received, left: Tensor, right: Tensor) -> Tensor:
-    """(p,) squared distances between rows of the bank, whose norms the inbox learns unless it knows them."""
+    """(p,) squared distances between rows of the bank, whose norms are cached in the inbox."""
     known = inbox._knows_norms
     squares, sizes = native.measure([inbox.bank], left, right, differ=True, all_rows=not known)
     if not known:

@@ -1,7 +1,7 @@
-"""Norms, distances and products in float64, scaled so that nothing overflows or vanishes: slow, and right.
+"""Norms, distances and products in float64, scaled against overflow and underflow: slow and exact.
 
-The fast kernels send here what they cannot answer for: huge, tiny or nearly equal models, and decisions that hang
-on the last digits.
+The fast kernels use these for values that they cannot guarantee: huge, tiny or nearly equal models,
+and decisions that depend on the last digits.
 """
 
 from __future__ import annotations
@@ -11,45 +11,60 @@ from torch import Tensor
 
 from equipoise.kernels._blocks import TILE, chunks, column_blocks
 
-WIDTH = 4096
+# Columns of a block, at least: 32 KiB of float64, which hides the overhead of an operation.
+EXACT_COLUMNS = 4096
 
 
 def careful_norms(x: Tensor, rows: Tensor) -> Tensor:
-    """Euclidean norms of the given rows; NaN where a row has a NaN or an infinity, or its norm overflows float64."""
+    """Norms of the given rows; NaN if a row is not finite, or its norm overflows float64."""
     norms = torch.empty(len(rows), dtype=torch.float64, device=x.device)
-    for part in chunks(len(rows), WIDTH):
+    for part in chunks(len(rows), EXACT_COLUMNS):
         largest = torch.zeros(len(rows[part]), dtype=torch.float64, device=x.device)
-        for columns in column_blocks(x.shape[1], WIDTH):
-            largest = torch.maximum(largest, x[rows[part], columns].abs().amax(1).double())  # NaN wins
-        scale, total = power_of_two(largest), torch.zeros_like(largest)
-        for columns in column_blocks(x.shape[1], WIDTH):
+        for columns in column_blocks(x.shape[1], EXACT_COLUMNS):
+            block = x[rows[part], columns].abs().amax(1).double()
+            largest = torch.maximum(largest, block)  # propagates NaN
+        scale = power_of_two(largest)
+        total = torch.zeros_like(largest)
+        for columns in column_blocks(x.shape[1], EXACT_COLUMNS):
             total += (x[rows[part], columns].double() / scale[:, None]).square_().sum(1)
         norms[part] = scale * total.sqrt()
     return norms.where(norms.isfinite(), torch.nan)
 
 
-def careful_distances(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor) -> Tensor:
+def careful_distances(
+    a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor
+) -> Tensor:
     """``||a[a_rows] - b[b_rows]||`` pair by pair; ``sizes`` is the larger norm of each pair."""
     squares, scale = careful_squares(a, a_rows, b, b_rows, sizes)
     return scale * squares.sqrt()
 
 
-def careful_squares(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """``||a[a_rows] - b[b_rows]||^2 / scale^2`` pair by pair, and that scale: a power of two, so that no digit is lost.
+def careful_squares(
+    a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, sizes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``||a[a_rows] - b[b_rows]||^2 / scale^2`` pair by pair, and the scale.
 
-    ``sizes`` is the larger norm of each pair, or the largest of its differences.
+    The scale is a power of two, so that dividing by it is exact. ``sizes`` is the larger norm of
+    each pair, or its largest difference.
     """
     scale = power_of_two(sizes)
-    if ((scale > 1e-100) & (scale < 1e100)).all():  # then squares fit a float64 as they are
+    # Then squares are between 1e-200 and 1e200, which fits a float64 with room for sums.
+    if ((scale > 1e-100) & (scale < 1e100)).all():
         scale = torch.ones_like(sizes)
-    before, after = scale.clamp_min(1)[:, None], scale.clamp_max(1)[:, None]  # neither terms nor differences overflow
-    plain, squares = bool((scale == 1).all()), torch.zeros_like(sizes)
+    # Large values are divided before they are subtracted, since their difference may overflow.
+    # Small ones are divided after that, since dividing them first could overflow.
+    before = scale.clamp_min(1)[:, None]
+    after = scale.clamp_max(1)[:, None]
+    plain = bool((scale == 1).all())
+    squares = torch.zeros_like(sizes)
     for part, columns in _pair_blocks(len(sizes), a.shape[1]):
-        left, right = (x[:, columns].index_select(0, rows[part]).double() for x, rows in ((a, a_rows), (b, b_rows)))
+        left = a[:, columns].index_select(0, a_rows[part]).double()
+        right = b[:, columns].index_select(0, b_rows[part]).double()
         if plain:
             squares[part] += left.sub_(right).square_().sum(1)
         else:
-            squares[part] += (left / before[part] - right / before[part]).div_(after[part]).square_().sum(1)
+            apart = left / before[part] - right / before[part]
+            squares[part] += apart.div_(after[part]).square_().sum(1)
     return squares, scale
 
 
@@ -57,14 +72,18 @@ def largest_differences(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The largest absolute difference between two rows of ``x``, pair by pair."""
     largest = torch.zeros(len(left), dtype=torch.float64, device=x.device)
     for part, columns in _pair_blocks(len(left), x.shape[1]):
-        apart = x[:, columns].index_select(0, left[part]).double() - x[:, columns].index_select(0, right[part])
+        apart = x[:, columns].index_select(0, left[part]).double()
+        apart = apart - x[:, columns].index_select(0, right[part])
         largest[part] = torch.maximum(largest[part], apart.abs_().amax(1))
     return largest
 
 
-def careful_cosines(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norms: Tensor, b_norms: Tensor) -> Tensor:
-    """The cosine between ``a[a_rows]`` and ``b[b_rows]`` pair by pair, given their norms; NaN if one is zero."""
-    a_scale, b_scale = power_of_two(a_norms), power_of_two(b_norms)
+def careful_cosines(
+    a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norms: Tensor, b_norms: Tensor
+) -> Tensor:
+    """The cosine between ``a[a_rows]`` and ``b[b_rows]`` pair by pair; NaN if one is zero."""
+    a_scale = power_of_two(a_norms)
+    b_scale = power_of_two(b_norms)
     products = torch.zeros_like(a_norms)
     for part, columns in _pair_blocks(len(a_norms), a.shape[1]):
         left = a[a_rows[part], columns].double() / a_scale[part, None]
@@ -74,12 +93,19 @@ def careful_cosines(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, a_norm
 
 
 def _pair_blocks(pairs: int, d: int) -> list[tuple[slice, slice]]:
-    width = min(max(WIDTH, TILE // (2 * max(pairs, 1))), max(d, 1))
-    return [(part, columns) for part in chunks(pairs, width, TILE // 2) for columns in column_blocks(d, width)]
+    """Blocks of pairs and columns whose two float64 temporaries have `TILE` elements."""
+    width = min(max(EXACT_COLUMNS, TILE // (2 * max(pairs, 1))), max(d, 1))
+    parts = chunks(pairs, width, TILE // 2)
+    return [(part, columns) for part in parts for columns in column_blocks(d, width)]
 
 
 def power_of_two(sizes: Tensor) -> Tensor:
-    """The power of two next to each size, by which scaling is exact; 1 for zero and for what is not finite."""
+    """The power of two next to each size; 1 for zero and for values that are not finite.
+
+    Exponents are clamped to 1000, so that neither the power nor its inverse overflows, and a value
+    divided by it is below 2^24: its square fits.
+    """
     mantissa, exponent = torch.frexp(sizes)
     usable = sizes.isfinite() & (sizes > 0)
-    return torch.ldexp(torch.ones_like(mantissa), exponent.clamp(-1000, 1000)).where(usable, 1.0)
+    powers = torch.ldexp(torch.ones_like(mantissa), exponent.clamp(-1000, 1000))
+    return powers.where(usable, 1.0)

@@ -9,14 +9,23 @@ from equipoise.kernels import native
 from equipoise.kernels._blocks import SUM, compute_dtype
 from equipoise.kernels._exact import careful_norms
 
+# Norms whose squares, and the squares of whose coordinates, are neither too large nor too small.
+# float32 ends at 3.4e38: squared distances of models up to 1e15 are below 4e30, and sums of them
+# have room. It has full precision down to 1.2e-38: of a norm of 1e-12, with a square of 1e-24,
+# terms below that bound are a share of 1e-14, far below the 1e-6 that distances must hold.
+TAME_FLOAT32 = (1e-12, 1e15)
+# float64 ends at 1.8e308 and has full precision down to 2.2e-308: 1e300 and 1e-280, alike.
+TAME_FLOAT64 = (1e-140, 1e150)
+
 
 def norms(x: Tensor) -> Tensor:
-    """(rows,) norm of every row in float64, exact enough for any finite values; NaN where a row is not finite."""
-    return mended_norms((native.squared_norms(x) if native.serves(x) else _sums_of_squares(x)).sqrt(), x)
+    """(rows,) norm of every row in float64, accurate for all finite values; NaN if not finite."""
+    squares = native.squared_norms(x) if native.serves(x) else _sums_of_squares(x)
+    return mended_norms(squares.sqrt(), x)
 
 
 def mended_norms(fast: Tensor, x: Tensor) -> Tensor:
-    """Norms of the rows of ``x``, with those computed again that the fast way cannot answer for."""
+    """Norms of the rows of ``x``, computed again where the fast result may be inaccurate."""
     doubtful = (~is_tame(fast, x)).nonzero().flatten()
     if len(doubtful):
         fast[doubtful] = careful_norms(x, doubtful)
@@ -32,18 +41,20 @@ def _sums_of_squares(x: Tensor) -> Tensor:
 
 
 def are_finite(x: Tensor) -> Tensor:
-    """(rows,) whether a row has neither NaN nor infinity, and a norm that fits a float64."""
-    if x.dtype == torch.float64:
+    """(rows,) whether all values are finite, and the norm fits a float64."""
+    if x.dtype == torch.float64 or native.serves(x):
         return norms(x).isfinite()
-    if native.serves(x):
-        return norms(x).isfinite()
-    sums = x.sum(1, dtype=torch.float32)  # half the work of a norm, and finite only if all terms are
-    return norms(x).isfinite() if not sums.isfinite().all() else torch.ones_like(sums, dtype=torch.bool)
+    # A sum is half the work of a norm, and finite only if all terms are. It may overflow although
+    # they are; then the norms decide.
+    sums = x.sum(1, dtype=torch.float32)
+    if sums.isfinite().all():
+        return torch.ones_like(sums, dtype=torch.bool)
+    return norms(x).isfinite()
 
 
 def is_tame(sizes: Tensor, x: Tensor) -> Tensor:
-    """Whether models of these norms can be squared and subtracted in the compute dtype of ``x`` without damage."""
-    low, high = (1e-140, 1e150) if compute_dtype(x) == torch.float64 else (1e-12, 1e15)
+    """Whether models of these norms can be subtracted and squared in the compute dtype of ``x``."""
+    low, high = TAME_FLOAT64 if compute_dtype(x) == torch.float64 else TAME_FLOAT32
     return (sizes > low) & (sizes < high)
 
 

@@ -1,7 +1,8 @@
-"""Coordinate-wise order statistics: the mean of what is left when the smallest and largest values are dropped.
+"""Coordinate-wise order statistics: means without the smallest and largest values.
 
-The median is the case where one or two values are left. A selection network does it for each receiver; receivers that
-heard the same clients, or all of them but one, as in a complete graph, share one sorting network.
+The median is the case where one or two values are left. A selection network serves each receiver;
+receivers of the same messages, or of all of them except one, as in a complete graph, share one
+sorting network.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from equipoise.kernels._blocks import block, chunks, column_blocks, gather, new_
 from equipoise.kernels._received import Received
 from equipoise.kernels._selection_networks import Network, middle, sorting
 
-WIDTH = 24576  # elements of one compare-exchange: long enough to hide the cost of a call, short enough for the cache
-LARGEST = 512  # values; beyond, networks get too long and torch.sort takes over
+# Elements of one compare-exchange: 96 KiB of float32 hide the overhead of a call, and the values of
+# ten clients stay in a second-level cache.
+EXCHANGED = 24576
+
+# Beyond this many values, networks get too long, and `torch.sort` takes over. Without the C kernels
+# it is a choice; their own limit, `native.limits().max_values`, is checked apart.
+LARGEST_NETWORK = 512
 
 
 class Heard(NamedTuple):
-    """Receivers with equally many values, of which they drop equally many: value s of receiver r is row rows[r, s]."""
+    """Receivers with the same number of values and of dropped ones; the values are ``rows[r]``."""
 
     receivers: Tensor
     rows: Tensor
@@ -30,29 +36,43 @@ class Heard(NamedTuple):
 
 
 def trimmed_mean(
-    own: Tensor, inbox: Received, trim: Tensor, *, include_own: bool = False, out: Tensor | None = None
+    own: Tensor,
+    inbox: Received,
+    trim: Tensor,
+    *,
+    include_own: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """(n, d) mean of every coordinate without its ``trim_i`` smallest and largest values; own where nothing arrived.
+    """(n, d) mean of each coordinate without its ``trim_i`` smallest and largest values.
 
-    Where ``trim`` (n,) would leave none of the values, it leaves the one or two in the middle. With ``include_own`` own
-    is one of the values; the result of a client whose own is not finite then means nothing. The result is written to
-    ``out``, if given.
+    Clients without messages keep their own model. If ``trim`` (n,) would drop all values, the one
+    or two in the middle are kept. With ``include_own``, own is one of the values; results of
+    clients whose own model is not finite are then undefined. The result is written to ``out``, if
+    given.
     """
     result = new_output(own, *own.shape) if out is None else out
-    # The native kernels see on the way whether all is finite, which would take another pass to know beforehand.
-    trusting = not inbox._is_examined and inbox.k < LARGEST and native.serves(inbox.bank, own, result)
+    # The C kernels report whether all values are finite. Checking before takes another pass.
+    trusting = (
+        not inbox._is_examined
+        and inbox.k < LARGEST_NETWORK
+        and native.serves(inbox.bank, own, result)
+    )
     if not trusting or not _write_means(result, own, inbox._trusted(), trim, include_own):
         _write_means(result, own, inbox, trim, include_own)
     return result
 
 
-def _write_means(result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool) -> bool:
-    """Write the trimmed means; whether all messages are finite, as far as the native kernels have seen them."""
+def _write_means(
+    result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool
+) -> bool:
+    """Write the trimmed means; returns False if a C kernel found a value that is not finite."""
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
-    extra, finite, others = own if include_own else None, True, []
+    extra = own if include_own else None
+    finite = True
+    others = []
     for heard in _heard(inbox, trim, include_own):
-        if inbox.keep_nonfinite or heard.rows.shape[1] + include_own > LARGEST:
+        if inbox.keep_nonfinite or heard.rows.shape[1] + include_own > LARGEST_NETWORK:
             _by_sorting(result, inbox.bank, extra, heard)
         elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
             finite &= _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
@@ -60,7 +80,7 @@ def _write_means(result: Tensor, own: Tensor, inbox: Received, trim: Tensor, inc
             others.append(heard)
         else:
             _by_network(result, inbox.bank, extra, heard)
-    rest = [_natively(result, inbox.bank, extra, some) for some in _together(others)]  # all, whatever is found
+    rest = [_natively(result, inbox.bank, extra, some) for some in _together(others)]
     return finite and all(rest)
 
 
@@ -77,14 +97,17 @@ def _heard(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Heard]:
 
 
 def _together(heard: list[Heard]) -> list[list[Heard]]:
-    """What one call of the native kernels can do: all that needs no list of steps, and each of the others."""
-    small = [some for some in heard if some.rows.shape[1] < native.COMPILED]
-    large = [[some] for some in heard if some.rows.shape[1] >= native.COMPILED]
+    """Groups for one call of the C kernels: all compiled networks, and each of the others."""
+    if not heard:
+        return []
+    compiled = native.limits().max_compiled
+    small = [some for some in heard if some.rows.shape[1] < compiled]
+    large = [[some] for some in heard if some.rows.shape[1] >= compiled]
     return [small, *large] if small else large
 
 
 def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) -> Tensor | None:
-    """The rows of each receiver, own among them if asked for, where all have the same but for one; otherwise None."""
+    """The rows of each receiver, if all have the same except one; otherwise None."""
     rows = heard.rows
     if include_own:
         if not same_rows(own, inbox.bank) or not inbox.finite[heard.receivers].all():
@@ -97,15 +120,17 @@ def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) 
 
 
 def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
-    """One sorting of all rows serves all receivers; what a receiver did not hear is taken out of it again."""
+    """One sorting of all rows serves all receivers; the row that a receiver lacks is removed."""
     union = heard.rows.unique()
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
-    if len(union) <= native.LARGEST and native.serves(bank, result):
+    if native.serves(bank, result) and len(union) <= native.limits().max_values:
         return _natively_leaving_out(result, bank, heard, union, left_out)
-    network, heard_rows = sorting(len(union), heard.trim), union.tolist()
-    for columns in column_blocks(bank.shape[1], WIDTH // 3):
+    network = sorting(len(union), heard.trim)
+    heard_rows = union.tolist()
+    for columns in column_blocks(bank.shape[1], EXCHANGED // 3):
         part = block(bank, columns)
-        views, buffers = part.unbind(), part.new_empty(len(union) + 1, part.shape[1]).unbind()
+        views = part.unbind()
+        buffers = part.new_empty(len(union) + 1, part.shape[1]).unbind()
         ranked = _run(network, [views[row] for row in heard_rows], buffers)
         if left_out is None:
             result[heard.receivers, columns] = _mean(ranked).to(result.dtype)
@@ -116,10 +141,14 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
     return True
 
 
-def _natively_leaving_out(result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None) -> bool:
+def _natively_leaving_out(
+    result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None
+) -> bool:
     if left_out is not None:
         places = torch.searchsorted(union, left_out)
-        return native.trimmed_means_but_one([bank], union, places, heard.trim, result, heard.receivers)
+        return native.trimmed_means_but_one(
+            [bank], union, places, heard.trim, result, heard.receivers
+        )
     first = Heard(heard.receivers[:1], heard.rows[:1], heard.trim)
     finite = _natively(result, bank, None, [first])
     result[heard.receivers[1:]] = result[first.receivers]
@@ -127,12 +156,12 @@ def _natively_leaving_out(result: Tensor, bank: Tensor, heard: Heard, union: Ten
 
 
 def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
-    """Mean of ranked values when one value, possibly beyond their ends, is taken out and the trimming moves along.
+    """Mean of ranked values after removing one, possibly beyond their ends.
 
-    A value beyond one end moves the window by one, so the end itself leaves. Written such that large values that
-    leave the sum never enter it.
+    A value beyond one end moves the window by one, so that the value at this end drops out. Large
+    values that leave the sum never enter it: a huge message must not cancel the digits of others.
     """
-    low, inner, high = ranked[0], ranked[1:-1], ranked[-1]
+    low, *inner, high = ranked
     if not inner:
         return torch.where(missing > low, low, high)
     share = 1 / (len(ranked) - 1)
@@ -143,26 +172,33 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
 
 def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Heard]) -> bool:
     """A network for each receiver, in C; whether all values are finite."""
-    matrices, rows = [bank], [some.rows for some in heard]
+    matrices = [bank]
+    rows = [some.rows for some in heard]
     if own is not None:
         matrices = [bank, own]
         rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
     counts = torch.cat([torch.full((len(some),), some.shape[1], device="cpu") for some in rows])
-    trims = torch.cat([torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard])
-    receivers, flat = torch.cat([some.receivers for some in heard]), torch.cat([some.flatten() for some in rows])
+    trims = torch.cat(
+        [torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard]
+    )
+    receivers = torch.cat([some.receivers for some in heard])
+    flat = torch.cat([some.flatten() for some in rows])
     return native.trimmed_means(matrices, flat, counts, trims, result, receivers)
 
 
 def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
     """A network for each receiver, on views into the bank."""
-    if bank.shape[1] * 2 <= WIDTH:
+    if bank.shape[1] * 2 <= EXCHANGED:
         _by_wide_network(result, bank, own, heard)
         return
     count = heard.rows.shape[1] + (own is not None)
-    network, receivers, rows = middle(count, heard.trim), heard.receivers.tolist(), heard.rows.tolist()
-    for columns in column_blocks(bank.shape[1], WIDTH):
+    network = middle(count, heard.trim)
+    receivers = heard.receivers.tolist()
+    rows = heard.rows.tolist()
+    for columns in column_blocks(bank.shape[1], EXCHANGED):
         part = block(bank, columns)
-        views, buffers = part.unbind(), part.new_empty(count + 1, part.shape[1]).unbind()
+        views = part.unbind()
+        buffers = part.new_empty(count + 1, part.shape[1]).unbind()
         for receiver, mine in zip(receivers, rows, strict=True):
             values = [views[row] for row in mine]
             if own is not None:
@@ -171,11 +207,14 @@ def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
 
 
 def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
-    """One network for several receivers at a time, for models so short that calls would cost more than arithmetic."""
-    count, d = heard.rows.shape[1] + (own is not None), bank.shape[1]
-    network, part = middle(count, heard.trim), block(bank, slice(None))
-    for some in chunks(len(heard.receivers), d, WIDTH):
-        receivers, rows = heard.receivers[some], heard.rows[some]
+    """One network for several receivers at a time, for models so short that calls dominate."""
+    d = bank.shape[1]
+    count = heard.rows.shape[1] + (own is not None)
+    network = middle(count, heard.trim)
+    part = block(bank, slice(None))
+    for some in chunks(len(heard.receivers), d, EXCHANGED):
+        receivers = heard.receivers[some]
+        rows = heard.rows[some]
         values = list(part.index_select(0, rows.T.flatten()).unflatten(0, rows.T.shape))
         if own is not None:
             values.append(gather(own, receivers, slice(None)))
@@ -184,26 +223,29 @@ def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: He
 
 
 def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
-    """As above for very many values, or for NaN, which sorting puts last."""
+    """The same for very many values, or for NaN, which sorting puts last."""
     count = heard.rows.shape[1] + (own is not None)
-    for columns in column_blocks(bank.shape[1], max(1, min(WIDTH, (1 << 21) // count))):
+    for columns in column_blocks(bank.shape[1], max(1, min(EXCHANGED, (1 << 21) // count))):
         for receiver, rows in zip(heard.receivers, heard.rows, strict=True):
             values = gather(bank, rows, columns)
             if own is not None:
                 values = torch.cat([values, gather(own, receiver[None], columns)])
             kept = values.sort(dim=0).values[heard.trim : count - heard.trim]
             mean = _weighted_sum(list(kept), 1 / len(kept))
-            # Infinite only where a value is: the bounds are infinite there, and finite elsewhere.
+            # Saturated, except where a kept value is infinite: there, the bounds are too.
             largest = torch.finfo(mean.dtype).max
             mean.clamp_(kept[0].clamp_max(-largest), kept[-1].clamp_min(largest))
             result[receiver, columns] = mean.to(result.dtype)
 
 
 def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
-    """Put values through a network without writing to them, but to buffers, of which there is one more than values."""
-    items, ours, spare = list(values), [False] * len(values), list(buffers)
+    """Run a network on values, writing to buffers only: one more than there are values."""
+    items = list(values)
+    ours = [False] * len(values)
+    spare = list(buffers)
     for i, j, low, high in network.steps:
-        a, b = items[i], items[j]
+        a = items[i]
+        b = items[j]
         if low and high:
             items[i] = torch.minimum(a, b, out=spare.pop())
             items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
@@ -213,7 +255,8 @@ def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) 
             items[i] = torch.minimum(a, b, out=a if ours[i] else spare.pop())
         else:
             items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
-        ours[i], ours[j] = ours[i] or low, ours[j] or high
+        ours[i] |= low
+        ours[j] |= high
     return [items[position] for position in network.kept]
 
 
@@ -221,11 +264,12 @@ def _mean(values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return values[0]
     mean = _weighted_sum(values, 1 / len(values))
-    return _saturated(mean) if len(values) > 2 else mean  # halves of the largest number add up to it
+    # Of two values no rounding can leave the range: halves of the largest number add up to it.
+    return _saturated(mean) if len(values) > 2 else mean
 
 
 def _write_mean(values: list[Tensor], result: Tensor) -> None:
-    """Mean into a given tensor, without another one where dtypes allow it."""
+    """The mean, written to a given tensor without a temporary if dtypes allow it."""
     if len(values) == 1 or values[0].dtype != result.dtype:
         result.copy_(_mean(values))
         return
@@ -237,13 +281,13 @@ def _write_mean(values: list[Tensor], result: Tensor) -> None:
 
 
 def _saturated(mean: Tensor) -> Tensor:
-    """The mean of finite values, in place: rounding can push it beyond the largest finite number."""
+    """Clamp the mean of finite values, which rounding can push beyond the largest number."""
     largest = torch.finfo(mean.dtype).max
     return mean.clamp_(-largest, largest)
 
 
 def _weighted_sum(values: list[Tensor], weight: float) -> Tensor:
-    """``weight * sum(values)``; no partial sum of a mean is larger than its values, but for rounding."""
+    """``weight * sum(values)``; partial sums of a mean exceed its values by rounding only."""
     total = values[0] * weight
     for value in values[1:]:
         total.add_(value, alpha=weight)

@@ -7,13 +7,19 @@ from torch import Tensor
 
 
 def unordered(left: Tensor, right: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The different pairs of rows below m, in whatever direction, sorted, and which of them each given pair is."""
-    keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(return_inverse=True)
+    """The distinct unordered pairs of rows below m, sorted, and the index of each given pair."""
+    keys, inverse = (torch.minimum(left, right) * m + torch.maximum(left, right)).unique(
+        return_inverse=True
+    )
     return (keys // m, keys % m), inverse
 
 
 def unordered_within(rows: Tensor, m: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The different pairs (p,) within each of some lists (r, c) of rows, list by list, and which each (r, pairs) is."""
+    """The distinct pairs (p,) within each list of rows (r, c), and their indices (r, pairs).
+
+    Pairs are ordered by the first list that has them, so that C finds the few rows of a list in the
+    first-level cache.
+    """
     left, right = torch.triu_indices(rows.shape[1], rows.shape[1], offset=1, device="cpu")
     (low, high), inverse = unordered(rows[:, left], rows[:, right], m)
     first = torch.full_like(low, inverse.numel()).scatter_reduce_(

@@ -1,8 +1,8 @@
-"""Selection networks: compare-exchange steps that keep the middle of a list and forget its extremes.
+"""Selection networks: compare-exchange steps that keep the middle of a list.
 
-A network is a list of steps ``(i, j, low, high)``: put the smaller of items i and j at i if ``low``, the larger at j if
-``high``; what is not asked for is not computed. On tensors, one step is a ``minimum`` and a ``maximum`` over whole
-blocks, with no branch, no index and no sort.
+A network is a list of steps ``(i, j, low, high)``: put the smaller of items i and j at i if
+``low``, the larger at j if ``high``. On tensors, one step is a ``minimum`` and a ``maximum`` over
+whole blocks, without branches and indices.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Network(NamedTuple):
 
 @lru_cache(maxsize=256)
 def middle(count: int, trim: int) -> Network:
-    """The cheapest network known here that drops the ``trim`` smallest and the ``trim`` largest of ``count`` items."""
+    """The cheaper network that drops the ``trim`` smallest and largest of ``count`` items."""
     return min(extraction(count, trim), sorting(count, trim), key=lambda network: network.cost)
 
 
 @lru_cache(maxsize=256)
 def sorting(count: int, trim: int = 0) -> Network:
-    """Batcher's merge exchange (Knuth, TAOCP 3, 5.2.2 M): items trim to count - trim - 1 end up in order."""
+    """Batcher's merge exchange (Knuth, TAOCP 3, 5.2.2 M); keeps items trim to count - trim - 1."""
     wanted = range(trim, count - trim)
     return Network(_pruned(_merge_exchange(count), set(wanted)), tuple(wanted))
 
 
 @lru_cache(maxsize=256)
 def extraction(count: int, trim: int) -> Network:
-    """Drop the minimum and the maximum of a set that is just large enough for both to be extremes; refill; repeat.
+    """Drop the minimum and the maximum of a set just large enough that both are extremes; repeat.
 
     Among ``count`` items, the minimum of any ``count - trim + 1`` is one of the ``trim`` smallest.
     """
@@ -64,14 +64,17 @@ def extraction(count: int, trim: int) -> Network:
 
 
 def _tournament(items: list[int], pairs: list[tuple[int, int]]) -> tuple[int, int]:
-    """Append compare-exchanges that bring the minimum and the maximum to the two returned positions."""
+    """Append steps that bring the minimum and the maximum to the two returned positions."""
     half = len(items) // 2
-    lows, highs, odd = items[:half], items[half : 2 * half], items[2 * half :]
+    lows = items[:half]
+    highs = items[half : 2 * half]
+    odd = items[2 * half :]
     pairs.extend(zip(lows, highs, strict=True))
     while len(lows) > 1:
         pairs.append((lows[0], lows[1]))
         lows = [*lows[2:], lows[0]]
-    pairs.extend((lows[0], item) for item in odd)  # last, so that a large odd item stays in its place
+    # The odd item comes last, so that it stays in its place if it is large.
+    pairs.extend((lows[0], item) for item in odd)
     highs = odd + highs
     while len(highs) > 1:
         pairs.append((highs[0], highs[1]))
@@ -84,12 +87,16 @@ def _merge_exchange(count: int) -> list[tuple[int, int]]:
     top = 1 << max(0, (count - 1).bit_length() - 1)
     p = top
     while p > 0:
-        q, r, distance = top, 0, p
+        q = top
+        r = 0
+        distance = p
         while True:
             pairs.extend((i, i + distance) for i in range(count - distance) if i & p == r)
             if q == p:
                 break
-            distance, q, r = q - p, q // 2, p
+            distance = q - p
+            q //= 2
+            r = p
         p //= 2
     return pairs
 
@@ -104,36 +111,48 @@ def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
     return tuple(reversed(steps))
 
 
-LARGEST_IN_C = 16  # values of the networks that are compiled one by one, and so run in registers
-SIDES = {(True, True): "S", (True, False): "L", (False, True): "H"}
+# Values of compiled networks, one vector each: AVX2 has 16 registers. The header exports it to C.
+MAX_IN_REGISTERS = 16
+SIDES = {(True, True): "EXCHANGE", (True, False): "KEEP_LOWER", (False, True): "KEEP_HIGHER"}
 
 
 def c_header() -> str:
-    """The networks as C macros; ``python -m equipoise.kernels._selection_networks`` prints native/networks.h."""
-    lines = ["/* Selection networks, printed by python -m equipoise.kernels.networks. */"]
+    """The networks as C macros, for native/csrc/networks.h; run this module to print them."""
+    lines = [
+        "/* Selection networks, printed by python -m equipoise.kernels._selection_networks. */"
+    ]
     return "\n".join([*lines, *_small_networks(), *_sorters()]) + "\n"
 
 
 def _small_networks() -> list[str]:
-    cases = [(count, trim) for count in range(1, LARGEST_IN_C + 1) for trim in range((count + 1) // 2)]
-    lines = ["#define NETWORKS(X) " + " ".join(f"X({count}, {trim})" for count, trim in cases)]
-    for count in range(1, LARGEST_IN_C + 1):
-        lines.append(f"#define VALUES_{count} " + " ".join(f"V({i})" for i in range(count)))
+    cases = [
+        (count, trim)
+        for count in range(1, MAX_IN_REGISTERS + 1)
+        for trim in range((count + 1) // 2)
+    ]
+    lines = [
+        "#define NETWORKS(APPLY) " + " ".join(f"APPLY({count}, {trim})" for count, trim in cases)
+    ]
+    for count in range(1, MAX_IN_REGISTERS + 1):
+        lines.append(f"#define VALUES_{count} " + " ".join(f"READ({i})" for i in range(count)))
     for count, trim in cases:
         network = middle(count, trim)
-        means = [f"FIRST({network.kept[0]})", *(f"NEXT({i})" for i in network.kept[1:])]
+        means = [f"MEAN_FIRST({network.kept[0]})", *(f"MEAN_NEXT({i})" for i in network.kept[1:])]
         lines += [f"#define NETWORK_{count}_{trim} {_in_c(network.steps)}".rstrip()]
         lines += [f"#define MEAN_{count}_{trim} {' '.join(means)}"]
     return lines
 
 
 def _sorters() -> list[str]:
-    """What sorts each half of up to twice as many values."""
-    counts = range((LARGEST_IN_C + 1) // 2, LARGEST_IN_C + 1)
-    lines = [f"#define LARGEST_SORTED {LARGEST_IN_C}", "#define SORTERS(X) " + " ".join(f"X({i})" for i in counts)]
+    """Sorting networks for each half of up to twice as many values."""
+    counts = range((MAX_IN_REGISTERS + 1) // 2, MAX_IN_REGISTERS + 1)
+    lines = [
+        f"#define MAX_IN_REGISTERS {MAX_IN_REGISTERS}",
+        "#define SORTERS(APPLY) " + " ".join(f"APPLY({i})" for i in counts),
+    ]
     for count in counts:
         lines.append(f"#define SORT_{count} {_in_c(sorting(count).steps)}")
-        lines.append(f"#define PLACES_{count} " + " ".join(f"PLACE({i})" for i in range(count)))
+        lines.append(f"#define PLACES_{count} " + " ".join(f"WRITE({i})" for i in range(count)))
     return lines
 
 

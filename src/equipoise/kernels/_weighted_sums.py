@@ -14,20 +14,34 @@ from equipoise.kernels._norms import are_finite
 from equipoise.kernels._received import Received
 from equipoise.kernels._weighted_sums_native import Edges, combine_natively
 
-WIDTH = 8192
-TINY = 1e-25
-BANK = 1 << 20  # elements of the bank that are read again and again while they are in cache
-DENSE = 8  # a matrix product does this many products in the time of one weighted addition
+# Columns of exact additions, which need a float64 temporary for each edge.
+EXACT_SUM_COLUMNS = 8192
+
+# Weights in (1e-25, 1e25) are exact enough in float32, whose normal numbers are from 1.2e-38 to
+# 3.4e38, and so are their products with values of usual size. Larger and smaller ones, as of huge
+# or tiny models that are normalized, are multiplied in float64. Otherwise a weight would vanish, or
+# become infinite, and with it the message of a client that did nothing wrong.
+TINY_WEIGHT = 1e-25
+
+# Elements of the bank that are read again and again while they are in cache: 4 MiB of float32.
+BANK = 1 << 20
+
+# Products that a matrix product does in the time of one weighted addition along an edge.
+PRODUCTS_PER_SUM = 8
 
 
-def combine(own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``; what has weight 0 is never touched.
+def combine(
+    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``.
 
-    Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to ``out``, if given.
-    A sum of finite terms that is too large for the dtype becomes its largest finite number.
+    Weights are (n,) and (n, k) in float64, 0 where no message is present. The result is written to
+    ``out``, if given. A sum of finite terms beyond the range of the dtype becomes its largest
+    finite number. Messages of weight 0 are never read, so that they cannot spoil a sum.
     """
     result, finite = _combine(own, own_weights, inbox, weights, out)
-    if finite is None or result.dtype != compute_dtype(result):  # float32 sums may not fit a half
+    # Float32 sums may not fit half precision.
+    if finite is None or result.dtype != compute_dtype(result):
         finite = bool(result.sum(dtype=compute_dtype(result)).isfinite())
     if not finite:
         _mend_overflows(result, own, own_weights, inbox, weights)
@@ -46,16 +60,22 @@ def combine_if_finite(
 def _combine(
     own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
-    """The combination, and whether it is finite, if that is known."""
+    """The combination, and whether it is finite; None if that is unknown."""
     chosen = weights != 0
-    receivers, columns = inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
-    rows, weight = inbox.slots[receivers, columns], weights[receivers, columns]
+    receivers, columns = (
+        inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    )
+    rows = inbox.slots[receivers, columns]
+    weight = weights[receivers, columns]
     result = new_output(own, *own.shape) if out is None else out
-    # What is not finite would spoil others in a product; weights of huge and tiny models do not fit a float32.
-    edges, others = (receivers, rows, weight), (receivers[:0], rows[:0], weight[:0])
+    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
+    # do not fit a float32. Both are added one by one.
+    edges = (receivers, rows, weight)
+    others = (receivers[:0], rows[:0], weight[:0])
     if inbox.keep_nonfinite or not _are_plain(weight):
         plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
-        edges, others = _some(edges, plain), _some(edges, ~plain)
+        others = _some(edges, ~plain)
+        edges = _some(edges, plain)
     mine = own_weights.nonzero().flatten()
     if native.serves(own, inbox.bank, result) and _are_plain(own_weights[mine]):
         finite = combine_natively(own, own_weights, inbox.bank, edges, result)
@@ -69,7 +89,9 @@ def _combine(
     return result, None
 
 
-def _mend_overflows(result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor) -> None:
+def _mend_overflows(
+    result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor
+) -> None:
     """Sum the coordinates again that are not finite, and saturate those whose terms are.
 
     Rounding alone can push the mean of the largest finite numbers beyond them. A quarter of each
@@ -98,32 +120,35 @@ def _some(edges: Edges, which: Tensor) -> Edges:
 
 
 def _are_plain(weight: Tensor) -> bool:
-    """Whether all of them are, in fewer steps than it takes to find out which."""
+    """Whether all weights are plain, in fewer steps than finding out which."""
     if not len(weight):
         return True
     low, high = weight.abs().aminmax()
-    return float(low) > TINY and float(high) < 1 / TINY
+    return float(low) > TINY_WEIGHT and float(high) < 1 / TINY_WEIGHT
 
 
 def _is_plain(weight: Tensor) -> Tensor:
-    return (weight.abs() > TINY) & (weight.abs() < 1 / TINY)
+    return (weight.abs() > TINY_WEIGHT) & (weight.abs() < 1 / TINY_WEIGHT)
 
 
-def _sum_of_rows(bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor) -> None:
-    """``result`` (n, d): sums of weighted rows of the bank, one per edge (receiver, row), sorted by receiver."""
+def _sum_of_rows(
+    bank: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, result: Tensor
+) -> None:
+    """``result`` (n, d): sums of weighted rows of the bank, one per edge, sorted by receiver."""
     n = len(result)
     sums = weighted_sums(n, len(bank), receivers, rows, weight, compute_dtype(bank))
-    least = 2048 if _is_dense(n, len(bank), len(rows)) else 256
-    for columns in column_blocks(bank.shape[1], max(least, BANK // max(1, len(bank)))):
+    # Fewer columns would not hide the overhead of a call.
+    minimum = 2048 if _is_dense(n, len(bank), len(rows)) else 256
+    for columns in column_blocks(bank.shape[1], max(minimum, BANK // max(1, len(bank)))):
         result[:, columns] = sums(block(bank, columns))
 
 
 def weighted_sums(
     n: int, m: int, receivers: Tensor, rows: Tensor, weight: Tensor, dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    """The function from a block (m, width) to weighted sums of its rows (n, width), one term per edge.
+    """A function from a block (m, width) to weighted sums (n, width), with one term per edge.
 
-    Edges (receiver, row) are sorted by receiver. Rows that no edge names are never touched.
+    Edges (receiver, row) are sorted by receiver. Rows without an edge are never read.
     """
     if _is_dense(n, m, len(rows)):
         used, place = rows.unique(return_inverse=True)
@@ -131,19 +156,24 @@ def weighted_sums(
         matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)
         everything = len(used) == m
         return lambda part: matrix @ (part if everything else part[used])
-    starts, weight = torch.searchsorted(receivers, torch.arange(n, device=rows.device)), weight.to(dtype)
-    return lambda part: embedding_bag(rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight)
+    starts = torch.searchsorted(receivers, torch.arange(n, device=rows.device))
+    weight = weight.to(dtype)
+    return lambda part: embedding_bag(
+        rows, part.contiguous(), starts, mode="sum", per_sample_weights=weight
+    )
 
 
 def _is_dense(n: int, m: int, edges: int) -> bool:
-    return n * m <= DENSE * edges
+    return n * m <= PRODUCTS_PER_SUM * edges
 
 
-def _add_rows(result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor) -> None:
-    """``result[receivers] += weight * source[rows]`` in float64; a receiver may occur several times."""
+def _add_rows(
+    result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor
+) -> None:
+    """``result[receivers] += weight * source[rows]`` in float64; receivers may occur repeatedly."""
     if not len(receivers):
         return
-    width = min(WIDTH, max(result.shape[1], 1))
+    width = min(EXACT_SUM_COLUMNS, max(result.shape[1], 1))
     for part in chunks(len(receivers), width, TILE // 2):
         targets, place = receivers[part].unique(return_inverse=True)
         for columns in column_blocks(result.shape[1], width):

@@ -1,7 +1,7 @@
-"""Weighted sums by the native kernels; receivers that hear the same clients but for one share their sums.
+"""Weighted sums by the C kernels; receivers of the same messages except one share their sums.
 
-In a complete graph n clients with n - 1 neighbours each would add n (n - 1) models. If their weights are equal, as when
-BALANCE accepts everybody, sums from the front and from the back do it with 3 n.
+In a complete graph, n clients with n - 1 neighbors each add n (n - 1) models. If the weights are
+equal, as when BALANCE accepts all messages, prefix and suffix sums need 3 n additions.
 """
 
 from __future__ import annotations
@@ -14,48 +14,63 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import same_rows
 
-WORTH = 8  # additions that sharing must save for each model that is read or written
-GROUPS = 4  # of receivers with equal weights that are looked at, the largest ones
+# Additions that sharing must save for each model that is read or written: finding out who can
+# share takes time as well.
+WORTH = 8
+# Groups of receivers with equal weights that are considered, the largest first. An attacker who
+# causes many groups must not make this slow.
+GROUPS = 4
 
 Edges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 
 
-def combine_natively(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor) -> bool:
-    """``out``: own and weighted rows of the bank, one per edge, sorted by receiver; whether all of it is finite."""
+def combine_natively(
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor
+) -> bool:
+    """``out``: sums of own and of weighted rows of the bank, one per edge, sorted by receiver.
+
+    Returns whether all of it is finite.
+    """
     matrices, edges = _with_own(own, own_weights, bank, edges)
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
         return native.weighted_sums(matrices, *edges, out)
-    finite, left = True, torch.ones(len(out), dtype=torch.bool, device="cpu")
+    finite = True
+    left = torch.ones(len(out), dtype=torch.bool, device="cpu")
     for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
         finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
         left[receivers] = False
     if left.all():
         return native.weighted_sums(matrices, *edges, out) and finite
     if left.any():
-        place, some = left.cumsum(0) - 1, left[edges[0]]
+        some = left[edges[0]]
+        places = (left.cumsum(0) - 1)[edges[0][some]]
         rest = out.new_empty(int(left.sum()), out.shape[1])
-        finite &= native.weighted_sums(matrices, place[edges[0][some]], edges[1][some], edges[2][some], rest)
+        finite &= native.weighted_sums(matrices, places, edges[1][some], edges[2][some], rest)
         out[left] = rest
     return finite
 
 
-def _with_own(own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges) -> tuple[list[Tensor], Edges]:
-    """The matrices whose rows are added, and the edges, with one from each own model that has a weight."""
+def _with_own(
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges
+) -> tuple[list[Tensor], Edges]:
+    """The matrices to add rows of, and the edges, with one for each own model with a weight."""
     mine = own_weights.nonzero().flatten()
     if not len(mine):
         return [bank], edges
     same = same_rows(own, bank)
     ids = mine if same else mine + len(bank)
     receivers, order = torch.cat([edges[0], mine]).sort(stable=True)
-    rows, weight = torch.cat([edges[1], ids])[order], torch.cat([edges[2], own_weights[mine]])[order]
+    rows = torch.cat([edges[1], ids])[order]
+    weight = torch.cat([edges[2], own_weights[mine]])[order]
     return ([bank] if same else [bank, own]), (receivers, rows, weight)
 
 
 def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
-    """Receivers whose weights are all the same, the rows that they hear, and which one each does not, -1 for none."""
+    """Receivers with equal weights: their ids, rows, the row that each lacks, and the weight."""
     receivers, rows, weight = edges
-    low = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amin")
-    high = torch.full((n,), -torch.inf, dtype=torch.float64, device="cpu").scatter_reduce_(0, receivers, weight, "amax")
+    infinite = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu")
+    low = infinite.scatter_reduce(0, receivers, weight, "amin")
+    high = (-infinite).scatter_reduce(0, receivers, weight, "amax")
     shares, sizes = low[low == high].unique(return_counts=True)
     for share in shares[sizes.argsort(descending=True)][:GROUPS].tolist():
         group = (low == share) & (high == share)
@@ -66,13 +81,18 @@ def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tenso
 
 
 def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, Tensor] | None:
-    """The rows of all receivers, and the place of the one that each has not, if it is one at most and worth it."""
+    """The rows of all receivers, and the place of the one that each lacks, -1 for none.
+
+    None if a receiver lacks several, gets one twice, or sharing does not pay.
+    """
     used = torch.zeros(m, dtype=torch.bool, device="cpu").index_fill_(0, rows, True)
     count = int(used.sum())
     if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
         return None
     heard = torch.zeros(n, count, dtype=torch.int64, device="cpu")
-    heard.index_put_((receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True)
+    heard.index_put_(
+        (receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True
+    )
     if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
-        return None  # somebody hears a row twice
+        return None
     return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)

@@ -12,7 +12,7 @@ from equipoise.kernels._pairs import unordered
 
 
 class Group(NamedTuple):
-    """Receivers that have the same number ``c`` of present messages, and where these are."""
+    """Receivers with the same number ``c`` of present messages, and the places of these."""
 
     receivers: Tensor  # (r,)
     columns: Tensor  # (r, c) slots of the receiver
@@ -20,7 +20,7 @@ class Group(NamedTuple):
 
 
 class Wiring:
-    """What follows from slots and mask alone; all inboxes of a fixed graph share it."""
+    """Values derived from slots and mask alone; all inboxes of a fixed graph share them."""
 
     def __init__(self, slots: Tensor, mask: Tensor) -> None:
         self.slots = slots
@@ -33,13 +33,13 @@ class Wiring:
 
     @cached_property
     def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The different pairs of a receiver and a row, if rows are clients, and which of them each message is."""
+        """The distinct pairs of a receiver and a row, if rows are clients, and their inverse."""
         receivers, _, rows = self.edges
         return unordered(receivers, rows, len(self.slots))
 
     @cached_property
     def groups(self) -> list[Group]:
-        """The receivers that have any message, grouped by how many they have."""
+        """The receivers that have a message, grouped by the number of messages."""
         counts = self.mask.sum(1)
         compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         found = []

@@ -3,7 +3,7 @@
 from equipoise.training._ensemble._probe import outputs_of, watched_generators
 from equipoise.training._ensemble._stacked import Stacked, channels_last
 from equipoise.training._ensemble._threads import run_each
-from equipoise.training._fused._layers import FusedSequential
+from equipoise.training._fused import FusedSequential
 from equipoise.training.local_sgd import LocalSGD
 from equipoise.training.trainer import Trainer
 

@@ -1,11 +1,11 @@
-"""The library of the kernels in C: where it is, whether it is used, and how its functions are called."""
+"""Open C libraries, declare their functions, and call these from several threads."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,72 +15,121 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-POINTER, INTEGER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-ARRAY, RANGE = (POINTER, INTEGER), (INTEGER, INTEGER)
-NETWORK = (*ARRAY, POINTER)
-ARGUMENTS = {
-    "measure": (*ARRAY, INTEGER, POINTER, POINTER, INTEGER, FLAG, *RANGE, POINTER, POINTER),
-    "norms": (*ARRAY, *RANGE, POINTER),
-    "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *RANGE, FLAG),
-    "dense_sums": (*ARRAY, *ARRAY, POINTER, *RANGE, FLAG),
-    "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *RANGE, FLAG),
-    "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *RANGE, FLAG),
-    "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *RANGE, FLAG),
-    "conv_pool": (POINTER,) * 6,
-    "conv_pool_back": (POINTER,) * 8,
+POINTER = ctypes.c_void_p
+INTEGER = ctypes.c_int64
+FLAG = ctypes.c_int
+ARRAY = (POINTER, INTEGER)
+COLUMNS = (INTEGER, INTEGER)
+NETWORK = (*ARRAY, *ARRAY)
+SIGNATURES = {
+    "measure": (*ARRAY, INTEGER, POINTER, POINTER, INTEGER, FLAG, *COLUMNS, POINTER, POINTER),
+    "norms": (*ARRAY, *COLUMNS, POINTER),
+    "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *COLUMNS, FLAG),
+    "dense_sums": (*ARRAY, *ARRAY, POINTER, *COLUMNS, FLAG),
+    "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *COLUMNS, FLAG),
+    "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *COLUMNS, FLAG),
+    "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *COLUMNS, FLAG),
 }
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
-ALONE = 1 << 18  # elements below which threads cost more than they save
+
+# Elements below which handing work to other threads costs more than it saves.
+SINGLE_THREADED = 1 << 18
+
+NO_MEMORY = -1  # as in csrc/platform.h; any other negative code is OUT_OF_RANGE
 
 
-def _open() -> ctypes.CDLL | None:
-    """The library beside this package, if there is one."""
+class Limits(ctypes.Structure):
+    """The limits of the C kernels. They are defined and checked in C; see csrc/limits.h."""
+
+    max_values: int
+    max_compiled: int
+    min_dense_receivers: int
+    max_strip: int
+    flush_columns: int
+    clique_pairs: int
+
+    _fields_ = (
+        ("max_values", INTEGER),  # values in one selection network
+        ("max_compiled", INTEGER),  # values that need no list of steps
+        ("min_dense_receivers", INTEGER),  # receivers that a product with a matrix of weights needs
+        ("max_strip", INTEGER),  # columns that are combined at a time
+        ("flush_columns", INTEGER),  # columns after which sums are added in double precision
+        ("clique_pairs", INTEGER),  # pairs per row beyond which rows are packed
+    )
+
+
+def open_library(
+    stem: Path, signatures: Mapping[str, tuple[object, ...]], symbols: tuple[str, ...] = ()
+) -> ctypes.CDLL | None:
+    """The library at ``stem`` plus a suffix, with declared arguments; None if it does not exist.
+
+    A library that is damaged, or of another version and so without one of the functions or
+    symbols, is not used: the caller falls back to torch, and a warning says so.
+    """
     for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).parent / f"_kernels{suffix}"
-        if path.exists():
-            try:
-                return _declared(ctypes.CDLL(str(path)))
-            except (OSError, AttributeError) as error:  # damaged, or of another version
-                warnings.warn(f"{error}: the kernels in C are not used; install equipoise again", stacklevel=2)
+        path = stem.with_name(stem.name + suffix)
+        if not path.exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+            for name, arguments in signatures.items():
+                for dtype in SUFFIXES.values():
+                    getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
+            for symbol in symbols:
+                Limits.in_dll(library, symbol)
+        except (OSError, AttributeError, ValueError) as error:
+            warnings.warn(
+                f"{error}: {path.name} is not used; install equipoise again", stacklevel=2
+            )
+        else:
+            return library
     return None
 
 
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library, with the arguments of its functions."""
-    for name, arguments in ARGUMENTS.items():
-        for dtype in SUFFIXES.values():
-            getattr(library, f"eq_{name}_{dtype}").argtypes = arguments
-    return library
+def _open() -> ctypes.CDLL | None:
+    return open_library(Path(__file__).with_name("_kernels"), SIGNATURES, ("eq_limits",))
 
 
-LIBRARY = None if os.environ.get("EQUIPOISE_NATIVE") == "0" else _open()
+def is_requested() -> bool:
+    """Whether the environment allows C libraries."""
+    return os.environ.get("EQUIPOISE_NATIVE") != "0"
+
+
+LIBRARY = _open() if is_requested() else None
 _enabled = True
 
 
 def available() -> bool:
-    """Whether there is a library, and it is to be used."""
+    """Whether the C kernels exist and are in use."""
     return LIBRARY is not None and _enabled
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Use torch in this block, to compare."""
+    """Compute in torch inside of this block, for comparisons."""
     global _enabled
-    before, _enabled = _enabled, False
+    before = _enabled
+    _enabled = False
     try:
         yield
     finally:
         _enabled = before
 
 
-def function(name: str, x: Tensor) -> Callable[..., int]:
-    """The function of this name for the type of ``x``."""
-    function: Callable[..., int] = getattr(LIBRARY, f"eq_{name}_{SUFFIXES[x.dtype]}")
-    return function
+def limits() -> Limits:
+    """The limits of the C kernels, which must be available."""
+    assert LIBRARY is not None
+    return Limits.in_dll(LIBRARY, "eq_limits")
+
+
+def function(name: str, x: Tensor, library: ctypes.CDLL | None = None) -> Callable[..., int]:
+    """The function of this name for the dtype of ``x``."""
+    found: Callable[..., int] = getattr(library or LIBRARY, f"eq_{name}_{SUFFIXES[x.dtype]}")
+    return found
 
 
 def tile_rows() -> int:
-    """Rows of a tile in which all pairs are measured, with the instructions of this CPU."""
+    """Rows of a tile in which all pairs are measured; depends on the instructions of the CPU."""
     rows: int = LIBRARY.eq_tile_rows()  # type: ignore[union-attr]
     return rows
 
@@ -91,26 +140,36 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+    # Threads do not survive a fork: a child that waited for them would wait for ever.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
-    """Run all parts, on as many threads as torch has, this one among them; whoever is free takes the next part.
+    """Run all parts on as many threads as torch uses, and return their codes.
 
-    ctypes lets go of the interpreter meanwhile.
+    The calling thread takes part. Parts are taken one by one, so that no thread waits for one that
+    the system does not run. ctypes releases the interpreter lock during a call.
+
+    Raises:
+        MemoryError: A kernel could not allocate memory.
+        ValueError: A kernel was called beyond one of its limits.
     """
-    threads, todo = min(torch.get_num_threads(), parts) if cost >= ALONE else 1, iter(range(parts))
+    threads = min(torch.get_num_threads(), parts) if cost >= SINGLE_THREADED else 1
+    remaining = iter(range(parts))
 
     def work() -> list[int]:
-        return [run(part) for part in todo]
+        return [run(part) for part in remaining]
 
     others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
     try:
-        done = work()
+        codes = work()
     finally:
         begun = [other for other in others if not other.cancel()]
-        wait(begun)  # also after Ctrl-C: they write to memory that would be gone
-    done += [code for other in begun for code in other.result()]
-    if any(code < 0 for code in done):
-        raise MemoryError("the native kernels found no memory for a strip of the models")
-    return done
+        # Also after Ctrl-C: kernels that still run write to memory that would be freed.
+        wait(begun)
+    codes += [code for other in begun for code in other.result()]
+    if NO_MEMORY in codes:
+        raise MemoryError("the C kernels could not allocate memory for a strip of the models")
+    if any(code < 0 for code in codes):
+        raise ValueError("the C kernels were called with an index or a size beyond their limits")
+    return codes

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
-from equipoise.training._fused._layers import FusedSequential, has_hooks
+from equipoise.training._fused import FusedSequential, has_hooks
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Tanh, nn.Identity)
 

@@ -1,36 +1,51 @@
-"""A convolution of 3 x 3 without padding, the largest of every 2 x 2, and 0 if that is less: one step, in C."""
+"""A 3 x 3 convolution without padding, 2 x 2 max pooling and ReLU in one step, in C."""
 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, relu
 
-from equipoise.kernels.native import _library as library
+from equipoise.kernels import native
 
-TOGETHER = 32  # images whose gradients are summed before others are added: sums do not depend on the number of threads
-PLAIN = (Tensor, torch.nn.Parameter)
+POINTER = ctypes.c_void_p
+SIGNATURES = {"conv_pool": (POINTER,) * 6, "conv_pool_back": (POINTER,) * 8}
+
+# Images whose gradients are summed before others are added. A constant, so that sums do not depend
+# on the number of threads.
+IMAGES_PER_PART = 32
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
-def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Whether `conv_pool` can take these, and nobody wants to see or change single operations."""
+def _open() -> ctypes.CDLL | None:
+    return native.open_library(Path(__file__).with_name("_convolution_kernels"), SIGNATURES)
+
+
+LIBRARY = _open() if native.is_requested() else None
+
+
+def can_fuse(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether `conv_pool` supports these tensors, and torch does not observe single operations."""
     return (
-        library.available()
-        and not _is_watched()
-        and all(type(part) in PLAIN and part.device.type == "cpu" for part in (x, weight, bias))
+        LIBRARY is not None
+        and native.available()
+        and not _is_observed()
+        and all(type(part) in PLAIN_TENSORS for part in (x, weight, bias))
+        and all(part.device.type == "cpu" for part in (x, weight, bias))
         and x.dtype == weight.dtype == bias.dtype
-        and x.dtype in library.SUFFIXES
+        and x.dtype in native.SUFFIXES
         and x.dim() == 4
         and x.shape[1] == weight.shape[1]
         and min(x.shape[2:]) >= 4
     )
 
 
-def _is_watched() -> bool:
-    """Tracing, compiling, ``vmap`` and the like, forward-mode gradients, counting of operations, or autocast."""
+def _is_observed() -> bool:
+    """Whether torch traces, compiles, maps, counts or casts single operations."""
     return (
         torch._C._get_tracing_state() is not None
         or torch.compiler.is_compiling()
@@ -42,35 +57,39 @@ def _is_watched() -> bool:
 
 
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``relu(max_pool2d(conv2d(x, weight, bias), 2))`` for images x ``(b, c, h, w)`` and weights ``(o, c, 3, 3)``.
+    """``relu(max_pool2d(conv2d(x, weight, bias), 2))`` for x (b, c, h, w) and weight (o, c, 3, 3).
 
-    Channels are last in the memory of the result, and best so in that of x. The largest is one of four sums, so three
-    of four gradients are zero: on the way back only the others are multiplied.
+    Channels are last in the memory of the result, and should be in that of x. The largest is one of
+    four sums, so that three of four gradients are zero: the backward pass multiplies the rest only.
 
     >>> from equipoise.training._fused._convolution import conv_pool
     >>> conv_pool(torch.arange(16.0).view(1, 1, 4, 4), torch.ones(1, 1, 3, 3), torch.zeros(1))
     tensor([[[[90.]]]])
     """
     found: Tensor = _ConvPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return found.movedim(-1, 1)  # not inside, or nobody could change the result in place
+    # Outside of the function: torch forbids changing views that a custom function returns.
+    return found.movedim(-1, 1)
 
 
 class _ConvPool(torch.autograd.Function):
-    """Channels are last in its result."""
+    """The same, with channels last in the shape of the result."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        images, weights, biases = x.movedim(1, -1).contiguous(), weight.contiguous(), bias.contiguous()
+        images = x.movedim(1, -1).contiguous()
+        weights = weight.contiguous()
+        biases = bias.contiguous()
         shape = (len(x), (x.shape[2] - 2) // 2, (x.shape[3] - 2) // 2, len(weight))
-        out, largest = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8, device="cpu")
-        call = library.function("conv_pool", x)
+        out = x.new_empty(shape)
+        largest = torch.empty(shape, dtype=torch.uint8, device="cpu")
+        call = native.function("conv_pool", x, LIBRARY)
 
         def run(part: int) -> int:
             some, into, where = (_images(tensor, part) for tensor in (images, out, largest))
-            sizes = _sizes(some, weights)
-            return call(sizes, *(part.data_ptr() for part in (some, weights, biases, into, where)))
+            pointers = (tensor.data_ptr() for tensor in (some, weights, biases, into, where))
+            return call(_shape(some, weights), *pointers)
 
-        _run(run, images, weights)
+        native.in_threads(run, _parts(images), images.numel() * len(weight))
         ctx.save_for_backward(x, weight, bias, largest)
         return out
 
@@ -78,45 +97,45 @@ class _ConvPool(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, largest = ctx.saved_tensors
         wanted: tuple[bool, ...] = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # somebody wants gradients of gradients
-            inputs = [part for part, needed in zip((x, weight, bias), wanted, strict=True) if needed]
-            out = _in_torch(x, weight, bias).movedim(1, -1)
+        if torch.is_grad_enabled():  # gradients of gradients are wanted: torch can compute them
+            inputs = [part for part, need in zip((x, weight, bias), wanted, strict=True) if need]
+            out = relu(max_pool2d(conv2d(x, weight, bias), 2)).movedim(1, -1)
             found = iter(torch.autograd.grad(out, inputs, gradients, create_graph=True))
             return tuple(next(found) if needed else None for needed in wanted)
         return _backward(x, weight, largest, gradients[0], to_x=wanted[0])
 
 
-def _backward(x: Tensor, weight: Tensor, largest: Tensor, gradient: Tensor, *, to_x: bool) -> tuple[Tensor | None, ...]:
-    images, weights = x.movedim(1, -1).contiguous(), weight.contiguous()
+def _backward(
+    x: Tensor, weight: Tensor, largest: Tensor, gradient: Tensor, *, to_x: bool
+) -> tuple[Tensor | None, ...]:
+    images = x.movedim(1, -1).contiguous()
+    weights = weight.contiguous()
     steps = gradient.contiguous()
-    parts, call = -(-len(x) // TOGETHER), library.function("conv_pool_back", x)
+    parts = _parts(images)
+    call = native.function("conv_pool_back", x, LIBRARY)
     to_images = torch.empty_like(images) if to_x else None
-    to_weight, to_bias = weight.new_zeros(parts, *weight.shape), weight.new_zeros(parts, len(weight))
+    to_weight = weight.new_zeros(parts, *weight.shape)
+    to_bias = weight.new_zeros(parts, len(weight))
 
     def run(part: int) -> int:
         some, step, where = (_images(tensor, part) for tensor in (images, steps, largest))
         into = None if to_images is None else _images(to_images, part).data_ptr()
-        sizes, into_weight, into_bias = _sizes(some, weights), to_weight[part], to_bias[part]
-        inputs = (tensor.data_ptr() for tensor in (some, weights, step, where))
-        return call(sizes, *inputs, into, into_weight.data_ptr(), into_bias.data_ptr())
+        pointers = (tensor.data_ptr() for tensor in (some, weights, step, where))
+        results = (to_weight[part].data_ptr(), to_bias[part].data_ptr())
+        return call(_shape(some, weights), *pointers, into, *results)
 
-    _run(run, images, weights)
-    return None if to_images is None else to_images.movedim(-1, 1), to_weight.sum(0), to_bias.sum(0)
+    native.in_threads(run, parts, images.numel() * len(weight))
+    to_input = None if to_images is None else to_images.movedim(-1, 1)
+    return to_input, to_weight.sum(0), to_bias.sum(0)
 
 
-def _in_torch(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return relu(max_pool2d(conv2d(x, weight, bias), 2))
+def _parts(images: Tensor) -> int:
+    return -(-len(images) // IMAGES_PER_PART)
 
 
 def _images(tensor: Tensor, part: int) -> Tensor:
-    return tensor[part * TOGETHER : (part + 1) * TOGETHER]
+    return tensor[part * IMAGES_PER_PART : (part + 1) * IMAGES_PER_PART]
 
 
-def _sizes(images: Tensor, weight: Tensor) -> Any:
+def _shape(images: Tensor, weight: Tensor) -> Any:
     return (ctypes.c_int64 * 5)(*images.shape, len(weight))
-
-
-def _run(run: Any, images: Tensor, weight: Tensor) -> None:
-    parts = -(-len(images) // TOGETHER)
-    if any(library.in_threads(run, parts, images.numel() * len(weight))):
-        raise MemoryError("there was no memory for a copy of an image and of the weights")

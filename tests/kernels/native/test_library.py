@@ -1,4 +1,4 @@
-"""The library of the kernels in C: whether it is used, and by which process."""
+"""Opening the C library, and calling it from threads."""
 
 from __future__ import annotations
 
@@ -19,51 +19,53 @@ from equipoise.kernels.native import _library as library
 
 @pytest.fixture(autouse=True)
 def opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened whatever the environment says."""
+    """The library is opened whatever EQUIPOISE_NATIVE is."""
     opened = library._open()
     if opened is None:
         pytest.skip("equipoise was installed without a compiler")
     monkeypatch.setattr(library, "LIBRARY", opened)
 
 
-@pytest.mark.parametrize("wish", ["0", "1", None])
-def test_the_environment_decides(wish: str | None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "EQUIPOISE_NATIVE"}
-    environment |= {} if wish is None else {"EQUIPOISE_NATIVE": wish}
-    done = subprocess.run(
-        [sys.executable, "-c", "import equipoise; print(equipoise.native_available)"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(wish != "0")
+@pytest.mark.parametrize("value", ["0", None])
+def test_environment(value: str | None) -> None:
+    """EQUIPOISE_NATIVE=0 turns the library off; the fused convolution is never loaded by import."""
+    environment = {name: x for name, x in os.environ.items() if name != "EQUIPOISE_NATIVE"}
+    environment |= {} if value is None else {"EQUIPOISE_NATIVE": value}
+    script = """
+import sys, equipoise
+print(equipoise.native_available, "equipoise.training._fused._convolution" in sys.modules)
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(value != "0"), "False"]
 
 
 @pytest.mark.parametrize("damage", ["damaged", "of another version"])
-def test_a_library_that_cannot_be_used_is_named_and_left_alone(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_library(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything works without it, in torch."""
     if damage == "damaged":
         place = tmp_path / "_library.py"
         (tmp_path / f"_kernels{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
         monkeypatch.setattr(library, "__file__", str(place))
     else:
-        monkeypatch.setitem(library.ARGUMENTS, "not_yet_written", ())
-    with pytest.warns(UserWarning, match="the kernels in C are not used; install equipoise again"):
+        monkeypatch.setitem(library.SIGNATURES, "not_yet_written", ())
+    with pytest.warns(UserWarning, match="is not used; install equipoise again"):
         assert library._open() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_starts_threads_of_its_own() -> None:
+def test_threads_after_fork() -> None:
     """Those of the parent stay behind: a child that waited for them would wait for ever."""
     parents = library._pool(2)
     parents.submit(int).result()
     child = os.fork()
     if child == 0:
-        os._exit(0 if library._pool(2) is not parents and library._pool(2).submit(int).result() == 0 else 1)
+        os._exit(
+            0
+            if library._pool(2) is not parents and library._pool(2).submit(int).result() == 0
+            else 1
+        )
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -76,19 +78,19 @@ def three_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_every_part_is_run_once() -> None:
+def test_each_part_runs_once() -> None:
     done: list[int] = []
 
     def run(part: int) -> int:
         done.append(part)
         return 1
 
-    assert library.in_threads(run, 16, library.ALONE) == [1] * 16
+    assert library.in_threads(run, 16, library.SINGLE_THREADED) == [1] * 16
     assert sorted(done) == list(range(16))
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_nobody_works_on_after_an_error() -> None:
+def test_threads_stop_after_error() -> None:
     """A kernel that is still at work would write to memory that the caller has let go."""
     begun: list[int] = []
     ended: list[int] = []
@@ -105,7 +107,7 @@ def test_nobody_works_on_after_an_error() -> None:
         return 1
 
     with pytest.raises(KeyboardInterrupt):
-        library.in_threads(run, 6, library.ALONE)
+        library.in_threads(run, 6, library.SINGLE_THREADED)
     left = list(begun)
     assert left
     assert sorted(left) == sorted(ended)

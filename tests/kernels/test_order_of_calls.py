@@ -32,17 +32,22 @@ GRAPHS = {
 
 
 def _call(rule: Any, own: Tensor, inbox: eq.Inbox) -> eq.Aggregated:
-    inputs = {"samples": torch.arange(1, len(own) + 1), "loss_of": Distance(torch.zeros(len(own), 100))}
+    inputs = {
+        "samples": torch.arange(1, len(own) + 1),
+        "loss_of": Distance(torch.zeros(len(own), 100)),
+    }
     return rule(own, inbox, t=1, total=10, tolerated=0, **inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("apart", [False, True], ids=["own is the bank", "own is apart"])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_touched_inbox_gives_the_same_bits(graph: str, apart: bool, dtype: torch.dtype) -> None:
+def test_same_bits(graph: str, apart: bool, dtype: torch.dtype) -> None:
     topology, d = GRAPHS[graph]
     generator = torch.Generator().manual_seed(0)
-    models = torch.randn(1, d, generator=generator) + 0.4 * torch.randn(topology.n, d, generator=generator)
+    models = torch.randn(1, d, generator=generator) + 0.4 * torch.randn(
+        topology.n, d, generator=generator
+    )
     models = models.to(dtype)
     own = models.clone() if apart else models
     for name, rule in RULES.items():

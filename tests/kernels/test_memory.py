@@ -1,4 +1,4 @@
-"""Memory per message where every client hears every other one."""
+"""Memory per message in a complete graph."""
 
 from __future__ import annotations
 
@@ -17,35 +17,32 @@ import equipoise as eq
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 rule = eval(sys.argv[1])
-inputs = {"t": 0, "total": 9, "tolerated": 1, "loss_of": lambda models, clients: models.square().sum(1)}
+losses = lambda models, clients: models.square().sum(1)
+inputs = {"t": 0, "total": 9, "tolerated": 1, "loss_of": losses}
 
 def peak():
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 
 small = torch.randn(12, 3000)
 rule(small, eq.Topology.complete(12).deliver(small), **inputs)  # loads code and starts threads
-models = torch.randn(60) + 0.05 * torch.randn(1200, 60)
-inbox = eq.Topology.complete(1200).deliver(models)
+models = torch.randn(60) + 0.05 * torch.randn(600, 60)
+inbox = eq.Topology.complete(600).deliver(models)
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
 before = peak()
 out = rule(models, inbox, **inputs)
 output = sum(part.nbytes for part in (out.model, out.weights) if part is not None)
 print((peak() - before - output) / inbox.mask.numel())
 """
-# Bytes per message, 1.4 to 1.8 times what was measured. A part of it does not grow with n and k.
-LIMITS = {
-    "eq.Balance()": 195,
-    "eq.UBAR()": 190,
-    "eq.Krum()": 85,
-    "eq.FedAvg()": 145,
-    "eq.FLTrust()": 195,
-    "eq.SCClip()": 225,
-    "eq.Median()": 45,
-}
+# Bytes per message, 1.3 to 2 times the measured ones: a rule that needs twice the memory fails.
+LIMITS = {"eq.Balance()": 195, "eq.UBAR()": 190, "eq.Krum()": 85, "eq.FedAvg()": 145}
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="needs Linux"
+)
 @pytest.mark.parametrize("rule", LIMITS)
-def test_memory_per_message_is_bounded(rule: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, rule], capture_output=True, text=True, check=True)
+def test_bytes_per_message(rule: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, rule], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) < LIMITS[rule]

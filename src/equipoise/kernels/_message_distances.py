@@ -1,0 +1,183 @@
+"""Distances between the messages of a receiver, exact enough to rank by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels import native
+from equipoise.kernels._blocks import chunks
+from equipoise.kernels._distances import DENSE, SMALL, norms_of
+from equipoise.kernels._distances_dense import squared_distances, squared_distances_of_each
+from equipoise.kernels._distances_native import between_rows
+from equipoise.kernels._exact import careful_squares, largest_differences
+from equipoise.kernels._norms import is_tame
+from equipoise.kernels._pairs import unordered, unordered_within
+from equipoise.kernels._received import Received
+from equipoise.kernels._wiring import Group
+
+# Elements of messages, or of distances, that are processed at a time: 4 MiB of float64.
+BUDGET = 1 << 19
+
+# Own models on which messages are centered are copied whole, and read only once, so they may take
+# this many times as many elements.
+WHOLE = 8
+
+# Exact distances that are kept for other receivers. Pair, square and scale take 24 bytes: 48 MiB,
+# well below the 256 MiB that kernels may use.
+REMEMBERED = 1 << 21
+
+# A sum of squares below this may have terms below 2.2e-308, which lose digits, or vanish below
+# 4.9e-324. Here all terms that matter, down to a share of 1e-16 and less, are normal numbers.
+# Without a second look, an attacker could send float64 models that differ from another one by less
+# than 1e-162 and appear equal to it.
+TINY = 1e-280
+
+
+def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Tensor]]:
+    """Squared distances between the messages of each receiver: groups, and (r, c, c) float64."""
+    sent = inbox.mask.sum(1)  # an estimate: which messages are finite is not known yet
+    m = len(inbox.bank)
+    work = int((sent * (sent + DENSE)).sum())
+    small = work * own.shape[1] <= SMALL
+    shared = None if small or m * m > 2 * work else _shared_distances(inbox)
+    if shared is None and not small and native.serves(inbox.bank):
+        yield from _native_distances(inbox)
+        return
+    centered = is_tame(norms_of(own, inbox), own)
+    for group in inbox._arrived.groups:
+        count = group.rows.shape[1]
+        cost = (
+            max(count * min(4096, inbox.d), inbox.d // WHOLE) if shared is None else count * count
+        )
+        for part in chunks(len(group.receivers), cost, BUDGET):
+            piece = type(group)(*(index[part] for index in group))
+            if shared is not None:
+                yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
+            else:
+                centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
+                squares, doubts = squared_distances_of_each(
+                    centers, inbox.bank, inbox.bank_norms, piece.rows
+                )
+                yield piece, _mended(squares, doubts | small, inbox, piece.rows)
+
+
+def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
+    """The same by the C kernels, for the pairs of messages that a receiver has to compare."""
+    sent = inbox if inbox._is_examined else inbox._trusted()
+    for group in sent._arrived.groups:
+        count = group.rows.shape[1]
+        left, right = torch.triu_indices(count, count, offset=1, device="cpu")
+        for part in chunks(len(group.receivers), count * count, BUDGET):
+            piece = type(group)(*(index[part] for index in group))
+            pairs, inverse = unordered_within(piece.rows, len(inbox.bank))
+            found, doubts = _native_squares(inbox, *pairs)
+            # The first measurement shows which messages are finite. Nothing has been yielded yet.
+            if sent is not inbox and not inbox.present.equal(sent.present):
+                yield from _native_distances(inbox)
+                return
+            squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64, device="cpu")
+            doubtful = torch.zeros_like(squares, dtype=torch.bool)
+            squares[:, left, right] = squares[:, right, left] = found[inverse]
+            doubtful[:, left, right] = doubts[inverse]
+            yield piece, _mended(squares, doubtful, inbox, piece.rows)
+
+
+def _native_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(p,) squared distances between rows of the bank, and which of them are doubtful."""
+    squares = between_rows(inbox, left, right)
+    tame = is_tame(inbox.bank_norms, inbox.bank)
+    return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
+
+
+def _all_squares(inbox: Received) -> tuple[Tensor, Tensor]:
+    """(m, m) squared distances between the rows of the bank, and which of them are doubtful."""
+    if not native.serves(inbox.bank):
+        return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
+    m = len(inbox.bank)
+    left, right = torch.triu_indices(m, m, offset=1, device="cpu")
+    squares = torch.zeros(m, m, dtype=torch.float64, device="cpu")
+    doubtful = torch.zeros_like(squares, dtype=torch.bool)
+    squares[left, right], doubtful[left, right] = _native_squares(inbox, left, right)
+    return squares + squares.T, doubtful | doubtful.T
+
+
+def _shared_distances(inbox: Received) -> Tensor:
+    """(m, m) squared distances between all rows of the bank that are present somewhere."""
+    squares, doubts = _all_squares(inbox)
+    used = torch.zeros_like(doubts[0])
+    used[inbox.slots[inbox.present]] = True
+    doubtful = doubts & used & used[:, None]
+    rows = torch.arange(len(used), device=used.device)
+    return _mended(squares[None], doubtful[None], inbox, rows[None])[0]
+
+
+def exact_message_distances(inbox: Received) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A function for exact squared distances between rows of the bank, which computes each once.
+
+    It returns squares and scales: a squared distance is ``square * scale**2``. Scales are powers of
+    two, so that squares which are small integers stay exact, and none overflows or vanishes.
+    """
+    return _ExactDistances(inbox)
+
+
+class _ExactDistances:
+    """Caches distances by pair, so that a near tie costs a graph no more than one receiver."""
+
+    def __init__(self, inbox: Received) -> None:
+        self.inbox = inbox
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known = torch.empty(
+            0, dtype=torch.int64, device=self.inbox.bank.device
+        )  # pairs, ascending
+        self.squares = self.scales = self.known.double()
+
+    def __call__(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.known) > REMEMBERED:
+            self._forget()
+        m = len(self.inbox.bank)
+        (low, high), inverse = unordered(left, right, m)
+        pairs = low * m + high
+        new = ~torch.isin(pairs, self.known)
+        if new.any():
+            self._learn(pairs[new], *_exact_squares(self.inbox, low[new], high[new]))
+        places = torch.searchsorted(self.known, pairs)[inverse]
+        return self.squares[places], self.scales[places]
+
+    def _learn(self, pairs: Tensor, squares: Tensor, scales: Tensor) -> None:
+        self.known, order = torch.cat([self.known, pairs]).sort()
+        self.squares = torch.cat([self.squares, squares])[order]
+        self.scales = torch.cat([self.scales, scales])[order]
+
+
+def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(p,) squares and scales. Float64 models whose differences are tiny are scaled by these."""
+    bank = inbox.bank
+    larger = torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
+    squares, scales = careful_squares(bank, left, bank, right, larger)
+    squares.masked_fill_(left == right, 0)
+    if bank.dtype == torch.float64:
+        lost = ((squares < TINY) & (left != right)).nonzero().flatten()
+        a = left[lost]
+        b = right[lost]
+        largest = largest_differences(bank, a, b)
+        squares[lost], scales[lost] = careful_squares(bank, a, bank, b, largest)
+    return squares, scales
+
+
+def _mended(squares: Tensor, doubtful: Tensor, inbox: Received, rows: Tensor) -> Tensor:
+    """Squared distances (r, c, c), with doubtful ones computed again, and zeros on the diagonal."""
+    squares.diagonal(dim1=1, dim2=2).zero_()
+    if not doubtful.any():
+        return squares
+    which, left, right = doubtful.triu(diagonal=1).nonzero(as_tuple=True)
+    a = rows[which, left]
+    b = rows[which, right]
+    larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
+    exact, scale = careful_squares(inbox.bank, a, inbox.bank, b, larger)
+    squares[which, left, right] = squares[which, right, left] = exact * scale * scale
+    return squares

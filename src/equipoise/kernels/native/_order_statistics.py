@@ -1,0 +1,103 @@
+"""Trimmed means in C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels._selection_networks import Network, middle, sorting
+from equipoise.kernels.native._calls import (
+    HALVES,
+    addresses,
+    array,
+    compact,
+    counted,
+    in_float32,
+    is_streamed,
+    over_columns,
+)
+from equipoise.kernels.native._library import function, limits
+
+
+def trimmed_means(
+    matrices: Sequence[Tensor],
+    rows: Tensor,
+    counts: Tensor,
+    trims: Tensor,
+    out: Tensor,
+    receivers: Tensor,
+) -> bool:
+    """``out[receivers[r]]``: mean without the ``trims[r]`` smallest and largest values.
+
+    The values of receiver r are the next ``counts[r]`` of ``rows``. Receivers of more than
+    ``limits().max_compiled`` rows must all have the same number of rows, and drop the same number.
+    Returns whether all rows are finite.
+    """
+    if out.dtype in HALVES:
+        blocks = in_float32(matrices, out, receivers)
+        places = counted(len(receivers))
+        found = [trimmed_means(part, rows, counts, trims, mean, places) for part, mean in blocks]
+        return all(found)
+    used, (heard,) = compact(matrices, rows)
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    trims = trims.contiguous()
+    call = function("middle", out)
+    largest = int(counts.argmax())
+    count = int(counts[largest])
+    listed = limits().max_compiled < count <= limits().max_values
+    network = middle(count, int(trims[largest])) if listed else Network((), ())
+    steps, kept = _encoded(network)
+
+    def run(start: int, stop: int, results: Tensor) -> int:
+        lists = (starts.data_ptr(), heard.data_ptr(), *array(trims))
+        selection = (*array(steps), *array(kept))
+        targets = results.data_ptr()
+        return call(*array(used), *lists, *selection, targets, start, stop, is_streamed(out))
+
+    return over_columns(run, out, receivers, rows.numel() * 4)
+
+
+def trimmed_means_but_one(
+    matrices: Sequence[Tensor],
+    rows: Tensor,
+    left_out: Tensor,
+    trim: int,
+    out: Tensor,
+    receivers: Tensor,
+) -> bool:
+    """``out[receivers[r]]``: trimmed mean of ``rows`` without ``rows[left_out[r]]``.
+
+    Returns whether all rows are finite.
+    """
+    if out.dtype in HALVES:
+        blocks = in_float32(matrices, out, receivers)
+        places = counted(len(receivers))
+        return all(
+            [
+                trimmed_means_but_one(part, rows, left_out, trim, means, places)
+                for part, means in blocks
+            ]
+        )
+    used = addresses(matrices)[rows]
+    left_out = left_out.contiguous()
+    call = function("middle_but_one", out)
+    listed = len(rows) <= limits().max_values
+    steps, kept = _encoded(sorting(len(rows), trim) if listed else Network((), ()))
+
+    def run(start: int, stop: int, results: Tensor) -> int:
+        selection = (*array(left_out), trim, *array(steps), *array(kept))
+        targets = results.data_ptr()
+        return call(*array(used), *selection, targets, start, stop, is_streamed(out))
+
+    return over_columns(run, out, receivers, len(steps) + len(receivers))
+
+
+@lru_cache(maxsize=256)
+def _encoded(network: Network) -> tuple[Tensor, Tensor]:
+    """Steps (i, j, sides), and the kept places, as C reads them."""
+    steps = [(step.i, step.j, step.low + 2 * step.high) for step in network.steps]
+    encoded = torch.tensor(steps, dtype=torch.int32, device="cpu").reshape(-1, 3)
+    return encoded, torch.tensor(network.kept, dtype=torch.int32, device="cpu")

@@ -1,0 +1,195 @@
+/* Template: norms, distances and scalar products. */
+
+/* Sums of products, or of squared differences, of `lefts` rows with `rights` others, lane by lane,
+ * added to totals. */
+TARGET static ALWAYS_INLINE void NAME(tile)(const SCALAR *const *left, int lefts,
+                                            const SCALAR *const *right, int rights, int64_t wide,
+                                            int differ, SCALAR *totals) {
+    VECTOR sums[TILE_ROWS * TILE_ROWS > MAX_PARTNERS ? TILE_ROWS * TILE_ROWS : MAX_PARTNERS];
+    for (int p = 0; p < lefts * rights; p++) sums[p] = BROADCAST(0);
+    for (int64_t c = 0; c < wide; c += LANES) {
+        VECTOR mine[TILE_ROWS];
+        for (int i = 0; i < lefts; i++) mine[i] = LOAD(left[i] + c);
+        for (int j = 0; j < rights; j++) {
+            VECTOR theirs = LOAD(right[j] + c);
+            for (int i = 0; i < lefts; i++) {
+                VECTOR one = mine[i], other = theirs;
+                if (differ) one = other = SUB(one, other);
+                sums[i * rights + j] = MUL_ADD(one, other, sums[i * rights + j]);
+            }
+        }
+    }
+    for (int p = 0; p < lefts * rights; p++, totals += LANES)
+        STORE(totals, ADD(LOAD(totals), sums[p]));
+}
+
+/* Adds totals of lanes to sums of double precision, and sets them to zero. */
+TARGET static void NAME(flush)(SCALAR *totals, int64_t pairs, double *out) {
+    for (int64_t p = 0; p < pairs; p++) {
+        double sum = 0;
+        for (int lane = 0; lane < LANES; lane++) sum += (double)totals[p * LANES + lane];
+        out[p] += sum;
+    }
+    memset(totals, 0, (size_t)(pairs * LANES) * sizeof(SCALAR));
+}
+
+/* Pairs with the same left row are taken several at a time. */
+TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
+    const SCALAR *strip, const SCALAR *const *at, NAME(panel) *panel, const int64_t *left,
+    const int64_t *right, int64_t pairs, int differ, SCALAR *totals) {
+    int64_t wide = panel->wide;
+    for (int64_t p = 0; p < pairs;) {
+        const SCALAR *mine = ROW(left[p]), *others[MAX_PARTNERS];
+        SCALAR *sums = totals + p * LANES;
+        int many = 0;
+        NAME(prefetch)(panel, p + 1, pairs);
+        for (; many < MAX_PARTNERS && p + many < pairs && left[p + many] == left[p]; many++)
+            others[many] = ROW(right[p + many]);
+        p += many;
+#define CASE(rights) \
+    case rights: NAME(tile)(&mine, 1, others, rights, wide, differ, sums); break;
+        switch (many) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
+#undef CASE
+    }
+}
+
+/* All pairs of the rows of the first `tiles` tiles with all rows from their own tile on. Rows are
+ * filled up to whole tiles. */
+TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, NAME(panel) *panel,
+                                                      int64_t tiles, int differ, SCALAR *totals) {
+    int64_t wide = panel->wide, filled = panel->filled, stop = tiles * TILE_ROWS;
+    for (int64_t i = 0; i < stop; i += TILE_ROWS) {
+        NAME(prefetch)(panel, i + TILE_ROWS, stop);
+        for (int64_t j = i; j < filled; j += TILE_ROWS) {
+            const SCALAR *left[TILE_ROWS], *right[TILE_ROWS];
+            for (int r = 0; r < TILE_ROWS; r++) {
+                left[r] = strip + (i + r) * wide;
+                right[r] = strip + (j + r) * wide;
+            }
+            NAME(tile)(left, TILE_ROWS, right, TILE_ROWS, wide, differ, totals);
+            totals += TILE_ROWS * TILE_ROWS * LANES;
+        }
+    }
+}
+
+/* Adds the squares of MIN_STRIP columns of some rows to totals. Rows are interleaved, since the
+ * additions of a single row would wait for each other. */
+TARGET static ALWAYS_INLINE void NAME(add_squares)(const SCALAR *const *rows, int count,
+                                                   SCALAR *totals) {
+    VECTOR sums[4];
+    for (int r = 0; r < count; r++) sums[r] = BROADCAST(0);
+    for (int64_t c = 0; c < MIN_STRIP; c += LANES)
+        for (int r = 0; r < count; r++) {
+            VECTOR value = LOAD(rows[r] + c);
+            sums[r] = MUL_ADD(value, value, sums[r]);
+        }
+    for (int r = 0; r < count; r++)
+        STORE(totals + r * LANES, ADD(LOAD(totals + r * LANES), sums[r]));
+}
+
+/* Adds the squares of a strip, `done` columns after the first, to totals, and these to norms. The
+ * order of additions is the same for any strip width and whatever else is measured: MIN_STRIP
+ * columns at a time, flushed every NORM_FLUSH_COLUMNS. Otherwise the results of a rule would depend
+ * on the rules that used the same inbox before. */
+TARGET static ALWAYS_INLINE void NAME(squares_of_strip)(
+    const SCALAR *strip, const SCALAR *const *at, int64_t count, int64_t wide, int64_t done,
+    SCALAR *totals, double *norms) {
+    for (int64_t c = 0; c < wide; c += MIN_STRIP) {
+        for (int64_t r = 0; r < count; r += 4) {
+            const SCALAR *rows[4];
+            int some = count - r < 4 ? (int)(count - r) : 4;
+            for (int s = 0; s < some; s++) rows[s] = ROW(r + s) + c;
+            if (some == 4) NAME(add_squares)(rows, 4, totals + r * LANES);
+            else for (int s = 0; s < some; s++)
+                NAME(add_squares)(rows + s, 1, totals + (r + s) * LANES);
+        }
+        if ((done + c + MIN_STRIP) % NORM_FLUSH_COLUMNS == 0) NAME(flush)(totals, count, norms);
+    }
+}
+
+/* The sums of one strip: of the given pairs, or of all pairs of the first `tiles` tiles. */
+TARGET static ALWAYS_INLINE void NAME(measure_strip)(
+    const SCALAR *strip, const SCALAR *const *at, NAME(panel) *panel, int64_t tiles,
+    const int64_t *left, const int64_t *right, int64_t pairs, int differ, SCALAR *totals) {
+    if (tiles && !at) NAME(tiles_of_strip)(strip, panel, tiles, differ, totals);
+    else NAME(pairs_of_strip)(strip, at, panel, left, right, pairs, differ, totals);
+}
+
+/* Whether the pairs fit the rows: indices in range, or as many pairs as the tiles have. */
+static int NAME(can_measure)(int64_t count, int64_t tiles, const int64_t *left,
+                             const int64_t *right, int64_t pairs) {
+    if (count < 0 || tiles < 0 || pairs < 0) return 0;
+    if (!tiles) return in_range(left, pairs, 0, count) && in_range(right, pairs, 0, count);
+    int64_t size = (count + TILE_ROWS - 1) / TILE_ROWS;
+    return tiles <= size &&
+           pairs == TILE_ROWS * TILE_ROWS * (tiles * size - tiles * (tiles - 1) / 2);
+}
+
+/* out[p] += |rows[left[p]] - rows[right[p]]|^2, or the scalar product unless `differ`, and
+ * norms[r] += |rows[r]|^2, in columns from .. to. With `tiles`, the pairs are those of so many
+ * tiles of rows with all tiles from theirs on. */
+TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_t tiles,
+                                const int64_t *left, const int64_t *right, int64_t pairs,
+                                int differ, int64_t from, int64_t to, double *out, double *norms) {
+    if (!NAME(can_measure)(count, tiles, left, right, pairs)) return OUT_OF_RANGE;
+    int64_t filled = tiles ? (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS : count;
+    int64_t since_flush = 0;
+    int64_t wide = tiles || pairs > CLIQUE_PAIRS * count ? MAX_STRIP : 0;
+    const SCALAR *at[IN_PLACE_ROWS];
+    NAME(panel) panel = NAME(new_panel)(rows, count, filled, wide);
+    SCALAR *totals = allocate((pairs + count) * LANES * (int64_t)sizeof(SCALAR));
+    SCALAR *squares = totals + pairs * LANES;
+    int failed = !panel.memory || !totals;
+    if (!failed) memset(totals, 0, (size_t)((pairs + count) * LANES) * sizeof(SCALAR));
+    for (int64_t c = from; !failed && c < to; c += panel.wide) {
+        int in_place = !tiles && NAME(in_place)(&panel, c, to, at);
+        const SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
+        /* One call for each constant, so that the compiler specializes the loops. */
+#define SQUARES(at) \
+    NAME(squares_of_strip)(strip, at, count, panel.wide, c - from, squares, norms)
+#define MEASURE(at, differ) \
+    NAME(measure_strip)(strip, at, &panel, tiles, left, right, pairs, differ, totals)
+        if (in_place) SQUARES(at);
+        else SQUARES(NULL);
+        if (in_place && differ) MEASURE(at, 1);
+        else if (in_place) MEASURE(at, 0);
+        else if (differ) MEASURE(NULL, 1);
+        else MEASURE(NULL, 0);
+#undef SQUARES
+#undef MEASURE
+        since_flush += panel.wide;
+        if (since_flush < FLUSH_COLUMNS && c + panel.wide < to) continue;
+        NAME(flush)(totals, pairs, out);
+        since_flush = 0;
+    }
+    if (!failed) NAME(flush)(squares, count, norms);
+    free(panel.memory);
+    free(totals);
+    return failed ? NO_MEMORY : 0;
+}
+
+/* norms[r] += |rows[r]|^2 in columns from .. to, without packing, in the order of `measure`. */
+TARGET static int NAME(norms)(const SCALAR *const *rows, int64_t count, int64_t from, int64_t to,
+                              double *norms) {
+    SCALAR packed[MIN_STRIP] ALIGNED, totals[4 * LANES];
+    for (int64_t r = 0; r < count; r += 4) {
+        int some = count - r < 4 ? (int)(count - r) : 4;
+        memset(totals, 0, sizeof(totals));
+        for (int64_t c = from; c < to; c += MIN_STRIP) {
+            const SCALAR *at[4];
+            for (int s = 0; s < some; s++) at[s] = rows[r + s] + c;
+            if (some == 4 && to - c >= MIN_STRIP) NAME(add_squares)(at, 4, totals);
+            else for (int s = 0; s < some; s++) {
+                if (to - c < MIN_STRIP) {
+                    NAME(pack)(at[s], at[s], to - c, MIN_STRIP, 0, packed, BROADCAST(0));
+                    at[s] = packed;
+                }
+                NAME(add_squares)(at + s, 1, totals + s * LANES);
+            }
+            if ((c + MIN_STRIP - from) % NORM_FLUSH_COLUMNS == 0)
+                NAME(flush)(totals, some, norms + r);
+        }
+        NAME(flush)(totals, some, norms + r);
+    }
+    return 0;
+}

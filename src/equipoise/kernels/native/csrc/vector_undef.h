@@ -1,0 +1,27 @@
+/* Undefine the vectors of an instruction set and a type. */
+#undef SCALAR
+#undef TYPE
+#undef SUM_VECTORS
+#undef ROW_VECTORS
+#undef DENSE_RECEIVERS
+#undef TILE_ROWS
+#undef VECTOR
+#undef KEY
+#undef LANES
+#undef LOAD
+#undef STORE
+#undef STREAM
+#undef BROADCAST
+#undef ADD
+#undef SUB
+#undef MUL
+#undef MUL_ADD
+#undef MIN
+#undef MAX
+#undef SELECT_LESS
+#undef KEY_LOAD
+#undef KEY_STORE
+#undef KEY_MIN
+#undef KEY_MAX
+#undef TO_KEY
+#undef FROM_KEY

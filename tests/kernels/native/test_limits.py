@@ -1,0 +1,187 @@
+"""Calls beyond the limits of the C kernels are refused by C, whatever Python checks before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.kernels import native
+from equipoise.kernels.native._calls import addresses, array
+from equipoise.kernels.native._library import SUFFIXES, function, tile_rows
+from tests.instruction_sets import instructions  # noqa: F401
+
+OUT_OF_RANGE = -2
+D = 70  # an incomplete strip
+
+both_types = pytest.mark.parametrize("dtype", SUFFIXES, ids=str)
+
+
+def integers(values: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+def network(steps: Sequence[int], kept: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return integers(steps, torch.int32).reshape(-1, 3), integers(kept, torch.int32)
+
+
+def call_middle(
+    dtype: torch.dtype,
+    counts: Sequence[int],
+    trims: Sequence[int],
+    steps: Sequence[int] = (),
+    kept: Sequence[int] = (),
+    row: int = 0,
+) -> int:
+    x = torch.ones(3, D, dtype=dtype)
+    out = torch.empty(len(counts), D, dtype=dtype)
+    rows = addresses([x])
+    results = addresses([out])
+    starts = integers([0, *counts]).cumsum(0)
+    heard = torch.full((sum(counts),), row)
+    trim_list = integers(trims)
+    lists = (starts.data_ptr(), heard.data_ptr(), *array(trim_list))
+    step_list, kept_list = network(steps, kept)
+    selection = (*array(step_list), *array(kept_list))
+    target = (results.data_ptr(), 0, D, False)
+    return function("middle", x)(*array(rows), *lists, *selection, *target)
+
+
+@both_types
+def test_middle(dtype: torch.dtype) -> None:
+    most = native.limits().max_values
+    compiled = native.limits().max_compiled
+    listed = compiled + 1
+    kept = range(listed)
+    assert call_middle(dtype, [3, 1], [1, 0]) == 1
+    assert call_middle(dtype, [listed, 2], [0, 0], kept=kept) == 1
+    assert call_middle(dtype, [most], [0], kept=range(most)) == 1
+    assert call_middle(dtype, [most + 1], [0], kept=range(most + 1)) == OUT_OF_RANGE
+    assert call_middle(dtype, [0], [0]) == OUT_OF_RANGE  # no values
+    assert call_middle(dtype, [4], [2]) == OUT_OF_RANGE  # none left
+    assert call_middle(dtype, [4], [-1]) == OUT_OF_RANGE
+    assert call_middle(dtype, [3], [1], row=3) == OUT_OF_RANGE
+    assert call_middle(dtype, [3], [1], row=-1) == OUT_OF_RANGE
+    assert call_middle(dtype, [listed], [0]) == OUT_OF_RANGE  # no network
+    assert call_middle(dtype, [listed, listed + 1], [0, 0], kept=kept) == OUT_OF_RANGE
+    assert call_middle(dtype, [listed, listed + 2], [0, 1], kept=kept) == OUT_OF_RANGE
+    assert call_middle(dtype, [listed], [0], [0, listed, 3], kept) == OUT_OF_RANGE
+    assert call_middle(dtype, [listed], [0], [-1, 1, 3], kept) == OUT_OF_RANGE
+    assert call_middle(dtype, [listed], [0], kept=[*range(compiled), listed]) == OUT_OF_RANGE
+
+
+def call_middle_but_one(
+    dtype: torch.dtype, count: int, left_out: int, trim: int, steps: Sequence[int] = ()
+) -> int:
+    x = torch.ones(count, D, dtype=dtype)
+    out = torch.empty(1, D, dtype=dtype)
+    rows = addresses([x])
+    results = addresses([out])
+    step_list, kept_list = network(steps, range(trim, count - trim))
+    places = integers([left_out])
+    selection = (*array(places), trim, *array(step_list), *array(kept_list))
+    target = (results.data_ptr(), 0, D, False)
+    return function("middle_but_one", x)(*array(rows), *selection, *target)
+
+
+@both_types
+def test_middle_but_one(dtype: torch.dtype) -> None:
+    most = native.limits().max_values
+    assert call_middle_but_one(dtype, 3, 2, 0) == 1
+    assert call_middle_but_one(dtype, most, most - 1, 0) == 1
+    assert call_middle_but_one(dtype, most + 1, 0, 0) == OUT_OF_RANGE
+    assert call_middle_but_one(dtype, 1, 0, 0) == OUT_OF_RANGE  # none left
+    assert call_middle_but_one(dtype, 3, 3, 0) == OUT_OF_RANGE
+    assert call_middle_but_one(dtype, 3, -1, 0) == OUT_OF_RANGE
+    assert call_middle_but_one(dtype, 3, 0, 1) == OUT_OF_RANGE  # one rank, which may be left out
+    assert call_middle_but_one(dtype, 3, 0, 0, [0, 3, 3]) == OUT_OF_RANGE
+
+
+def call_measure(
+    dtype: torch.dtype, left: Sequence[int], right: Sequence[int], tiles: int = 0, pairs: int = -1
+) -> int:
+    x = torch.ones(5, D, dtype=dtype)
+    rows = addresses([x])
+    pairs = len(left) if pairs < 0 else pairs
+    ends = (integers(left), integers(right))
+    out = torch.zeros(max(pairs, 1), dtype=torch.float64)
+    norms = torch.zeros(5, dtype=torch.float64)
+    pointers = (ends[0].data_ptr(), ends[1].data_ptr())
+    columns = (0, D, out.data_ptr(), norms.data_ptr())
+    return function("measure", x)(*array(rows), tiles, *pointers, pairs, True, *columns)
+
+
+@both_types
+def test_measure(dtype: torch.dtype) -> None:
+    tile = tile_rows() ** 2
+    assert call_measure(dtype, [0, 4], [4, 0]) == 0
+    assert call_measure(dtype, [0, 5], [1, 1]) == OUT_OF_RANGE
+    assert call_measure(dtype, [0, 1], [1, -1]) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=2, pairs=3 * tile) == 0  # five rows are two tiles
+    assert call_measure(dtype, [], [], tiles=2, pairs=2 * tile) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=3, pairs=3 * tile) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=-1, pairs=0) == OUT_OF_RANGE
+
+
+def call_sums(dtype: torch.dtype, starts: Sequence[int], edges: Sequence[int]) -> int:
+    x = torch.ones(3, D, dtype=dtype)
+    out = torch.empty(len(starts) - 1, D, dtype=dtype)
+    rows = addresses([x])
+    results = addresses([out])
+    weights = torch.ones(len(edges), dtype=dtype)
+    lists = (integers(starts), integers(edges), weights)
+    target = (len(out), results.data_ptr(), 0, D, False)
+    return function("sums", x)(*array(rows), *(part.data_ptr() for part in lists), *target)
+
+
+@both_types
+def test_sums(dtype: torch.dtype) -> None:
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 1]) == 1
+    assert call_sums(dtype, [0, 2, 3], [0, 3, 1]) == OUT_OF_RANGE
+    assert call_sums(dtype, [0, 2, 3], [0, -1, 1]) == OUT_OF_RANGE
+    assert call_sums(dtype, [0, 2, 1], [0, 1, 2]) == OUT_OF_RANGE  # not ascending
+    assert call_sums(dtype, [-1, 2, 3], [0, 1, 2]) == OUT_OF_RANGE
+
+
+@both_types
+def test_dense_sums(dtype: torch.dtype) -> None:
+    x = torch.ones(3, D, dtype=dtype)
+    rows = addresses([x])
+    least = native.limits().min_dense_receivers
+    for receivers in range(least + 1):
+        weights = torch.ones(receivers, 3, dtype=dtype)
+        out = torch.empty(receivers, D, dtype=dtype)
+        results = addresses([out])
+        target = (results.data_ptr(), 0, D, False)
+        code = function("dense_sums", x)(*array(rows), *array(weights), *target)
+        assert code == (1 if receivers >= least else OUT_OF_RANGE)
+
+
+@both_types
+@pytest.mark.parametrize(
+    ("left_out", "code"),
+    [([2, 0, -1], 1), ([3, 0, -1], OUT_OF_RANGE), ([0, -2], OUT_OF_RANGE), ([0, 1], OUT_OF_RANGE)],
+)
+def test_sums_but_one(dtype: torch.dtype, left_out: list[int], code: int) -> None:
+    x = torch.ones(3, D, dtype=dtype)
+    out = torch.empty(len(left_out), D, dtype=dtype)
+    rows = addresses([x])
+    results = addresses([out])
+    target = (results.data_ptr(), 0, D, False)
+    places = integers(left_out)
+    arguments = (*array(rows), 1.0, *array(places), *target)
+    assert function("sums_but_one", x)(*arguments) == code
+
+
+def test_python_raises() -> None:
+    count = native.limits().max_values + 1
+    x = torch.ones(count, D)
+    out = torch.empty(1, D)
+    one = torch.tensor([0])
+    rows = torch.arange(count)
+    with pytest.raises(ValueError, match="beyond their limits"):
+        native.trimmed_means([x], rows, torch.tensor([count]), one, out, one)
+    with pytest.raises(ValueError, match="beyond their limits"):
+        native.trimmed_means_but_one([x], rows, one, 0, out, one)
