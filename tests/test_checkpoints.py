@@ -16,6 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
@@ -133,7 +134,7 @@ RUNS: dict[str, Callable[[], eq.Simulator]] = {
     "a trainer of one's own": lambda: simulator(trainer=Wandering()),
     "local training only": lambda: simulator(None),
     "measured now and then": lambda: simulator(
-        every=2, metrics={"a": Size(), "b": lambda models: models[:, 0].double()}
+        evaluate_every=2, metrics={"a": Size(), "b": lambda models: models[:, 0].double()}
     ),
     "not measured": lambda: simulator(metrics=None),
     "one client": lambda: simulator(
@@ -156,11 +157,12 @@ def everything(run: eq.Simulator, *, seconds: bool = False) -> dict[str, Any]:
     history = run.history.to_dict()
     rounds = [one if seconds else one | {"seconds": None} for one in history["rounds"]]
     trainer = run.trainer.state_dict() if hasattr(run.trainer, "state_dict") else None
+    rule_state = run.state.rule_state
     return {
         "models": bits(run.models),
         "t": run.t,
         "total": run.total,
-        "state": run.state and {name: bits(x) for name, x in run.state.items()},
+        "state": rule_state and {name: bits(x) for name, x in rule_state.items()},
         "trainer": trainer and {name: bits(x) for name, x in trainer.items()},
         "history": json.dumps(history | {"rounds": rounds}),  # as text, so that order counts
         "diverged": run.history.diverged,
@@ -314,7 +316,7 @@ def test_save_every_is_a_number_of_rounds(every: Any, path: Path) -> None:
 def test_when_it_is_saved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     save = checkpoints.save
-    monkeypatch.setattr(checkpoints, "save", lambda path, run: (saved.append(run.t), save(path, run)))
+    monkeypatch.setattr(checkpoints, "save", lambda path, state, run: (saved.append(state.t), save(path, state, run)))
     simulator().run(checkpoint=path, save_every=2)
     assert saved == [0, 2, 4, 5]
     simulator().run(checkpoint=path)
@@ -387,7 +389,7 @@ def test_who_is_killed_while_saving_leaves_a_checkpoint(
 def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(path: Path) -> None:
     def make() -> eq.Simulator:
         return simulator(
-            eq.FedAvg(), trainer=lambda models, t: models * 1.01, models=torch.ones(N, 20_000), total=100, every=20
+            eq.FedAvg(), trainer=lambda models, t: models * 1.01, models=torch.ones(N, 20_000), total=100, evaluate_every=20
         )
 
     def work() -> None:
@@ -1024,10 +1026,11 @@ def test_a_settings_entry_cannot_be_left_out(small: Path) -> None:
 def test_what_could_not_be_loaded_is_not_saved(path: Path) -> None:
     run = simulator()
     run.run(2)
-    run.t = 3
+    state = run.state
+    run.state = replace(state, t=3)
     with pytest.raises(ValueError, match="one record for each of the t = 3 rounds, found 2"):
         run.save(path)
-    run.t = 2
+    run.state = state
     run.models[1, 0] = torch.nan
     with pytest.raises(ValueError, match=r"models must be finite .*, found client 1"):
         run.save(path)
@@ -1222,7 +1225,7 @@ def test_numbers_are_not_saved_as_text(path: Path) -> None:
     run = simulator(models=torch.randn(20, 10), topology=eq.Topology.ring(20), total=5000)
     for t in range(2000):
         run.history.add(Round(t, {"error": [0.1] * 20}, {"bytes": 1.0, "consensus": 0.1}, {"train": 0.1, "mix": 0.1}))
-    run.t = 2000
+    run.state = replace(run.state, t=2000)
     run.save(path)
     with zipfile.ZipFile(path) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}

@@ -97,7 +97,7 @@ def test_who_accepts_nobody_is_alone(benign: float, malicious: float, alone: boo
     assert not Round(0).alone, "a rule without weights does not tell"
     history = History(1, rounds=[one, Round(1, values={"accepted_benign": 1.0})])
     assert history.summary()["alone"] == alone
-    said = "alone               1 of 2 rounds, in which benign clients accepted nobody: check initial models, "
+    said = "alone               1 of 2 rounds, in which benign clients accepted no message: check initial models, "
     assert (f"\n{said}learning rate and the rule's limit\n" in str(history)) is alone
 
 

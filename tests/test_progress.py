@@ -323,7 +323,7 @@ def test_a_run_that_is_resumed_starts_where_it_was(
 
 
 def test_a_run_that_shows_nothing_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eq.Simulator, "_note", None)
+    monkeypatch.setattr("equipoise.simulation.simulator._progress_note", None)
     assert len(simulator(3).run()) == 3
 
 

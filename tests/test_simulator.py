@@ -468,10 +468,10 @@ def test_who_is_malicious_does_not_change_with_the_mask_that_said_so() -> None:
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
-    run = simulator(eq.Median(), total=None, every=np.int64(2), seed=np.int64(3))
+    run = simulator(eq.Median(), total=None, evaluate_every=np.int64(2), seed=np.int64(3))
     run.run(np.int64(4), checkpoint=tmp_path / "run")
     assert [one.t for one in run.history.evaluated] == [1, 3]
-    again = simulator(eq.Median(), total=np.int64(4), every=2, seed=3)
+    again = simulator(eq.Median(), total=np.int64(4), evaluate_every=2, seed=3)
     again.load(tmp_path / "run")
     assert torch.equal(again.models, run.models)
 
@@ -554,7 +554,7 @@ def test_clients_that_accept_nobody_are_counted() -> None:
     history = run.run()
     summary = history.summary()
     assert (summary["isolated"], summary["alone"]) == (3, 0)
-    assert "3 benign clients accepted nobody in the last round: check initial models" in str(history)
+    assert "3 benign clients accepted no message in the last round: check initial models" in str(history)
     assert "isolated" not in simulator(eq.Median()).run().summary()
     assert simulator(eq.FedAvg()).run().summary()["isolated"] == 0
 
@@ -585,8 +585,8 @@ def test_a_run_in_two_parts() -> None:
 
 
 def test_metrics_are_taken_when_asked_and_at_the_end() -> None:
-    assert [one.t for one in simulator(eq.FedAvg(), every=2).run().evaluated] == [1, 3, 4]
-    assert [one.t for one in simulator(eq.FedAvg(), every={0, 3}).run().evaluated] == [0, 3, 4]
+    assert [one.t for one in simulator(eq.FedAvg(), evaluate_every=2).run().evaluated] == [1, 3, 4]
+    assert [one.t for one in simulator(eq.FedAvg(), evaluate_every={0, 3}).run().evaluated] == [0, 3, 4]
 
 
 def test_a_run_that_diverges_goes_on_and_says_so() -> None:
@@ -602,10 +602,10 @@ def test_clients_that_accept_nobody_are_told(capsys: pytest.CaptureFixture[str])
     strangers = torch.randn(N, D, dtype=torch.float64)
     run = simulator(eq.Balance(gamma=0.01), models=strangers)
     history = run.run(progress=True)
-    assert "nobody accepted" in capsys.readouterr().err
+    assert "no message accepted" in capsys.readouterr().err
     assert history.summary()["alone"] == len(history)
     (line,) = [line for line in str(history).splitlines() if line.startswith("alone")]
-    assert "5 of 5 rounds, in which benign clients accepted nobody: check initial models, learning rate" in line
+    assert "5 of 5 rounds, in which benign clients accepted no message: check initial models, learning rate" in line
     assert simulator(eq.FedAvg(), models=strangers).run().summary()["alone"] == 0
 
 
@@ -653,9 +653,9 @@ def test_progress_shows_the_worst_error(capsys: pytest.CaptureFixture[str]) -> N
         ({"malicious": [10]}, "malicious must be from 0 to 9, found 10"),
         ({"alpha": 1.5}, r"alpha must be in \[0, 1\], found 1.5"),
         ({"total": 0}, "total must be an integer at least 1, found 0"),
-        ({"every": 0}, "every must be an integer at least 1, found 0"),
-        ({"every": 2.0}, "every must be an integer at least 1, found 2.0"),
-        ({"every": None}, "every must be an integer at least 1, found None"),
+        ({"evaluate_every": 0}, "evaluate_every must be an integer at least 1, found 0"),
+        ({"evaluate_every": 2.0}, "evaluate_every must be an integer at least 1, found 2.0"),
+        ({"evaluate_every": None}, "evaluate_every must be an integer at least 1, found None"),
         ({"seed": -1}, "seed must be an integer at least 0, found -1"),
         ({"metrics": {"a": 3}}, r"metrics\['a'\] must be a function, found int"),
         ({"metrics": {1: distance}}, "metrics must be functions by name, found 1 for a name"),
@@ -710,7 +710,7 @@ def train_digits(
         attack=attack,
         malicious=malicious,
         metrics={"error": eq.metrics.ErrorRate(model, dataset.test_x, dataset.test_y)},
-        every=rounds // 6,
+        evaluate_every=rounds // 6,
         **options,
     )
     return run.run(rounds)

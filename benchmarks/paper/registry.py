@@ -12,7 +12,7 @@ from benchmarks.paper.tasks import Task
 from equipoise import attacks, rules
 from equipoise._utils.rng import stream
 from equipoise.attacks import Attack
-from equipoise.simulation import EachRound, Rule
+from equipoise.simulation import EachRound, RuleLike
 from equipoise.topology import Topology
 
 # Rules: sections 6.1.2 and 7
@@ -20,7 +20,7 @@ from equipoise.topology import Topology
 MIXED = (rules.Krum(), rules.TrimmedMean(), rules.Median(), rules.FLTrust(), rules.UBAR(), rules.SCClip())
 """The set H that clients choose from in Cases III and IV."""
 
-AnyRule = Rule | EachRound[Rule] | None
+AnyRule = RuleLike | EachRound[RuleLike] | None
 RULES: Mapping[str, Callable[[float, float, int, int], AnyRule]] = {  # of gamma, kappa, n and the seed
     "FedAvg": lambda *_: rules.FedAvg(),
     "Krum": lambda *_: rules.Krum(),

@@ -66,7 +66,7 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
         alpha=0.0 if setting.own else draw_alpha(setting.alpha, n, seed),
         total=setting.rounds,
         metrics={name: partial(_of_some, metric, benign) for name, metric in tests.items()},
-        every=evaluated(setting.rounds),
+        evaluate_every=evaluated(setting.rounds),
         keep_nonfinite=setting.nonfinite == "kept",
         seed=seed,
         name=str(setting),
@@ -108,22 +108,26 @@ def run(
     """
     _origin()  # before training: the source may be another one afterwards
     one, start = simulator(setting, seed, root), time.perf_counter()
-    one.every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
+    one.evaluate_every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
     if checkpoint is not None and checkpoint.exists():
         try:
             one.load(checkpoint)
         except ValueError as error:  # damaged, or of a program that was another one
             warnings.warn(f"{error}: training starts anew", stacklevel=2)
     begun = one.t
+
+    def after_round(one: Simulator) -> bool:
+        if step is not None:
+            step(one)
+        if checkpoint is not None and one.t % SAVED == 0:
+            one.save(checkpoint)
+        return _is_over(one)
+
     try:
         # Rules are told the true number of malicious neighbors, as in the paper, whatever they guarantee.
         with without_warnings():
-            while one.t < setting.rounds and not _is_over(one):
-                one.step()
-                if step is not None:
-                    step(one)
-                if checkpoint is not None and one.t % SAVED == 0:
-                    one.save(checkpoint)
+            if not _is_over(one):
+                one.run(on_round=after_round)
     except BaseException:
         if checkpoint is not None and one.t > begun:
             one.save(checkpoint)
