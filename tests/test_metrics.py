@@ -128,7 +128,7 @@ def test_pieces_of_any_size_give_the_same(
     model, (x, y) = make(), data()
     models, error = stacked(model, n), ErrorRate(model, x, y)
     whole = error(models)
-    for name, size in zip(("INPUTS", "OUTPUTS", "PIECE"), sizes, strict=True):
+    for name, size in zip(("INPUT_ELEMENTS", "OUTPUT_ELEMENTS", "PIECE_EXAMPLES"), sizes, strict=True):
         monkeypatch.setattr(f"equipoise.metrics.{name}", size)
     assert torch.equal(error(models), whole)
 
@@ -172,7 +172,7 @@ class AlwaysDropping(nn.Module):
 def test_a_random_model_has_one_value_and_leaves_the_global_generator(
     layers: list[nn.Module], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("equipoise.metrics.PIECE", 20)
+    monkeypatch.setattr("equipoise.metrics.PIECE_EXAMPLES", 20)
     model, (x, _) = nn.Sequential(AlwaysDropping(), *layers), data()
     models = stacked(model)
     values = MeanSquaredError(model, x, torch.zeros(50, 4))(models)

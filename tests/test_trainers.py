@@ -1,4 +1,4 @@
-"""Local training: against torch.optim.SGD on every client's own module, whichever way is taken."""
+"""Local training: against torch.optim.SGD on every client's own module, with every backend."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from equipoise import LocalSGD
 from equipoise._utils.rng import stream
 from equipoise.attacks import Backdoor, EveryNth, FeatureNoise, Gaussian, LabelFlip, Only, Together, Window
 from equipoise.training._ensemble._losses import BatchLoss
-from equipoise.training._ensemble._stacked import Stacked, Way, channels_last
+from equipoise.training._ensemble._stacked import Stacked, Backend, channels_last
 from equipoise.training._ensemble._threads import run_each
 from equipoise.training._examples import Examples, draw_positions
 from equipoise.training._poisoning import Poisoning
 
-WAYS: tuple[Way, ...] = get_args(Way)
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
-every_way = pytest.mark.parametrize("way", WAYS)
+every_way = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# The slow way: a module and an optimizer for every client
+# The slow backend: a module and an optimizer for every client
 
 
 class OneByOne:
@@ -157,7 +157,7 @@ def convolutions() -> nn.Sequential:
 class Case:
     model: Callable[[], nn.Module]
     shape: tuple[int, ...] = (6,)
-    auto: Way = "batched"
+    auto: Backend = "batched"
     batched: bool = True
 
 
@@ -204,13 +204,13 @@ def logistic(n: int = 4, count: int = 10, **options: Any) -> tuple[LocalSGD, Ten
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [(name, way) for name, case in CASES.items() for way in WAYS if way != "batched" or case.batched]
+    ("name", "backend"), [(name, backend) for name, case in CASES.items() for backend in BACKENDS if backend != "batched" or case.batched]
 )
-def test_equals_an_optimizer_for_every_client(name: str, way: Way):
+def test_equals_an_optimizer_for_every_client(name: str, backend: Backend):
     case = CASES[name]
     model, clients = case.model(), examples(case.shape, [9, 3, 20])
     models = start(model, 3)
-    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, steps=2, seed=7, way=way)
+    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, steps=2, seed=7, backend=backend)
     slow = OneByOne(model, cross_entropy, clients, 0.1, steps=2, batch_size=5, seed=7)
     trained = trainer(models, 3)
     torch.testing.assert_close(trained, slow(models, 3), rtol=1e-4, atol=1e-6)
@@ -220,10 +220,10 @@ def test_equals_an_optimizer_for_every_client(name: str, way: Way):
 @every_way
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_momentum_and_reduction_over_several_rounds(way: Way, reduction: Any, momentum: float):
+def test_momentum_and_reduction_over_several_rounds(backend: Backend, reduction: Any, momentum: float):
     model, clients = partly_frozen(), examples((6,), [9, 3, 20])
     trainer = LocalSGD(
-        model, cross_entropy, clients, lr=0.02, batch_size=5, steps=2, reduction=reduction, momentum=momentum, way=way
+        model, cross_entropy, clients, lr=0.02, batch_size=5, steps=2, reduction=reduction, momentum=momentum, backend=backend
     )
     slow = OneByOne(
         model,
@@ -243,10 +243,10 @@ def halved(t: int) -> float:
 
 @every_way
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_learning_rate_for_every_round(way: Way, momentum: float):
+def test_a_learning_rate_for_every_round(backend: Backend, momentum: float):
     model, clients = nn.Linear(6, 3), examples((6,), [9, 3, 20])
     options: Any = {"batch_size": 5, "steps": 2, "momentum": momentum}
-    trainer = LocalSGD(model, cross_entropy, clients, lr=halved, way=way, **options)
+    trainer = LocalSGD(model, cross_entropy, clients, lr=halved, backend=backend, **options)
     slow = OneByOne(model, cross_entropy, clients, 0.1, **options)
     fast_models = slow_models = start(model, 3)
     for t in range(4):
@@ -257,9 +257,9 @@ def test_a_learning_rate_for_every_round(way: Way, momentum: float):
 
 
 @every_way
-def test_a_function_that_is_constant_is_a_number_bit_by_bit(way: Way):
-    trainer, models = logistic(way=way, lr=0.1, momentum=0.5)
-    other, _ = logistic(way=way, lr=lambda t: np.float64(0.1), momentum=0.5)
+def test_a_function_that_is_constant_is_a_number_bit_by_bit(backend: Backend):
+    trainer, models = logistic(backend=backend, lr=0.1, momentum=0.5)
+    other, _ = logistic(backend=backend, lr=lambda t: np.float64(0.1), momentum=0.5)
     assert torch.equal(other(models, 3), trainer(models, 3))
 
 
@@ -290,11 +290,11 @@ def test_a_learning_rate_that_is_none_is_named_with_its_round(rate: Any):
 
 
 @every_way
-def test_one_step_by_hand(way: Way):
+def test_one_step_by_hand(backend: Backend):
     x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [0.0]])
     model = nn.Linear(1, 1, bias=False)
-    by_sum = LocalSGD(model, mse_loss, [(x, y)], lr=0.1, reduction="sum", way=way)
-    by_mean = LocalSGD(model, mse_loss, [(x, y)], lr=0.1, reduction="mean", way=way)
+    by_sum = LocalSGD(model, mse_loss, [(x, y)], lr=0.1, reduction="sum", backend=backend)
+    by_mean = LocalSGD(model, mse_loss, [(x, y)], lr=0.1, reduction="mean", backend=backend)
     # derivative of (w - 3)^2 + (2 w)^2 at w = 1: -4 + 8
     assert by_sum(torch.ones(1, 1), 0).item() == pytest.approx(1 - 0.1 * 4)
     assert by_mean(torch.ones(1, 1), 0).item() == pytest.approx(1 - 0.1 * 2)
@@ -309,19 +309,19 @@ def test_one_step_by_hand(way: Way):
         lambda outputs, targets: (outputs - targets).abs().pow(3).mean(),
     ],
 )
-def test_a_loss_without_reduction(way: Way, loss: Any):
+def test_a_loss_without_reduction(backend: Backend, loss: Any):
     model, clients = nn.Linear(6, 2), [(torch.randn(9, 6), torch.randn(9, 2)) for _ in range(3)]
     models = start(model, 3)
-    trainer = LocalSGD(model, loss, clients, lr=0.1, batch_size=5, reduction=None, way=way)
+    trainer = LocalSGD(model, loss, clients, lr=0.1, batch_size=5, reduction=None, backend=backend)
     torch.testing.assert_close(trainer(models, 0), OneByOne(model, loss, clients, 0.1, batch_size=5)(models, 0))
 
 
 @every_way
-def test_double_precision_stays(way: Way):
+def test_double_precision_stays(backend: Backend):
     model = convolutions().double()
     clients = [(x.double(), y) for x, y in examples((2, 5, 5), [8, 8])]
     models = start(model, 2)
-    trained = LocalSGD(model, cross_entropy, clients, lr=0.1, way=way)(models, 0)
+    trained = LocalSGD(model, cross_entropy, clients, lr=0.1, backend=backend)(models, 0)
     slow = OneByOne(model, cross_entropy, clients, 0.1)(models, 0)
     torch.testing.assert_close(trained, slow, rtol=1e-12, atol=1e-12)
 
@@ -331,7 +331,7 @@ def test_regression_with_the_models_of_the_package():
     clients = [(torch.randn(20, 6), torch.randn(20)) for _ in range(3)]
     models = start(model, 3)
     trainer = LocalSGD(model, mse_loss, clients, lr=0.1, batch_size=8)
-    assert trainer.way == "batched"
+    assert trainer.backend == "batched"
     slow = OneByOne(model, mse_loss, clients, 0.1, batch_size=8)
     torch.testing.assert_close(trainer(models, 0), slow(models, 0))
 
@@ -360,12 +360,12 @@ def test_cross_entropy_with_probabilities_as_targets():
 
 
 @every_way
-def test_given_models_and_module_stay(way: Way):
+def test_given_models_and_module_stay(backend: Backend):
     model, clients = partly_frozen(), examples((6,), [9, 3])
     before = deepcopy(model.state_dict())
     models = start(model, 2)
     kept = models.clone()
-    trained = LocalSGD(model, cross_entropy, clients, lr=0.1, steps=3, momentum=0.9, way=way)(models, 0)
+    trained = LocalSGD(model, cross_entropy, clients, lr=0.1, steps=3, momentum=0.9, backend=backend)(models, 0)
     assert torch.equal(models, kept)
     assert trained.data_ptr() != models.data_ptr()
     assert not trained.requires_grad
@@ -375,10 +375,10 @@ def test_given_models_and_module_stay(way: Way):
 
 
 @every_way
-def test_frozen_parameters_stay_what_they_are_in_each_model(way: Way):
+def test_frozen_parameters_stay_what_they_are_in_each_model(backend: Backend):
     model = partly_frozen()
     models = start(model, 2)
-    trained = LocalSGD(model, cross_entropy, examples((6,), [9, 3]), lr=0.1, momentum=0.9, way=way)(models, 0)
+    trained = LocalSGD(model, cross_entropy, examples((6,), [9, 3]), lr=0.1, momentum=0.9, backend=backend)(models, 0)
     frozen = torch.cat([torch.full((p.numel(),), not p.requires_grad) for p in model.parameters()])
     assert torch.equal(trained[:, frozen], models[:, frozen])
     assert (trained[:, ~frozen] != models[:, ~frozen]).float().mean() > 0.9
@@ -387,23 +387,23 @@ def test_frozen_parameters_stay_what_they_are_in_each_model(way: Way):
 @every_way
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("asks", [False, True])
-def test_works_whatever_the_gradient_mode(way: Way, mode: Any, asks: bool):
-    trainer, models = logistic(way=way)
+def test_works_whatever_the_gradient_mode(backend: Backend, mode: Any, asks: bool):
+    trainer, models = logistic(backend=backend)
     expected = trainer(models, 0)
     with mode():
         assert torch.equal(trainer(models.clone().requires_grad_(asks), 0), expected)
 
 
 @every_way
-def test_transposed_models(way: Way):
-    trainer, models = logistic(way=way)
+def test_transposed_models(backend: Backend):
+    trainer, models = logistic(backend=backend)
     assert torch.equal(trainer(models.T.contiguous().T, 0), trainer(models, 0))
 
 
 @every_way
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38])
-def test_a_broken_model_goes_on_and_disturbs_nobody(way: Way, value: float):
-    trainer, models = logistic(way=way, steps=2, momentum=0.5)
+def test_a_broken_model_goes_on_and_disturbs_nobody(backend: Backend, value: float):
+    trainer, models = logistic(backend=backend, steps=2, momentum=0.5)
     fine = trainer(models, 0)
     broken = models.clone()
     broken[1] = value
@@ -427,12 +427,12 @@ def test_broken_models_of_every_kind(case: Case):
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("way", ["threads", "batched"])
+@pytest.mark.parametrize("backend", ["threads", "batched"])
 @pytest.mark.parametrize("n", [1, 7])
-def test_the_number_of_threads_changes_no_bit(way: Way, n: int):
+def test_the_number_of_threads_changes_no_bit(backend: Backend, n: int):
     model, clients = convolutions(), examples((2, 5, 5), [8] * n)
     models = start(model, n)
-    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, steps=2, way=way)
+    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, steps=2, backend=backend)
     two = trainer(models, 0)
     torch.set_num_threads(1)
     assert torch.equal(trainer(models, 0), two)
@@ -447,7 +447,7 @@ def test_one_client_is_trained_and_judged_by_one_thread():
         used.add(torch.get_num_threads())
         return cross_entropy(outputs, targets, reduction=reduction)
 
-    trainer = LocalSGD(model, loss, examples((1, 28, 28), [32], classes=10), lr=0.1, steps=3, way="threads")
+    trainer = LocalSGD(model, loss, examples((1, 28, 28), [32], classes=10), lr=0.1, steps=3, backend="threads")
     models = start(model, 1)
     used.clear()
     two = trainer(models, 0)
@@ -462,7 +462,7 @@ def test_one_client_is_trained_and_judged_by_one_thread():
 def test_many_clients_in_several_blocks_and_threads(monkeypatch: pytest.MonkeyPatch):
     trainer, models = logistic(n=50)
     whole = trainer(models, 0)
-    monkeypatch.setattr("equipoise.training._batching.AT_ONCE", 200)
+    monkeypatch.setattr("equipoise.training._batching.BLOCK_ELEMENTS", 200)
     torch.testing.assert_close(trainer(models, 0), whole)
 
 
@@ -489,13 +489,13 @@ def test_samples():
     assert trainer.samples.tolist() == [9, 3, 20]
 
 
-# The way
+# The backend
 
 
 @every_case
 def test_auto_goes_by_structure(case: Case):
     trainer = LocalSGD(case.model(), cross_entropy, examples(case.shape, [4, 4]), lr=0.1)
-    assert trainer.way == case.auto
+    assert trainer.backend == case.auto
 
 
 def test_auto_does_not_batch_a_loss_that_looks_at_values():
@@ -504,23 +504,23 @@ def test_auto_does_not_batch_a_loss_that_looks_at_values():
         return value if value > 1 else 2 * value
 
     trainer = LocalSGD(nn.Linear(6, 3), loss, examples((6,), [4, 4]), lr=0.1)
-    assert trainer.way == "threads"
+    assert trainer.backend == "threads"
 
 
 @pytest.mark.parametrize(
-    ("case", "ways"), [("logistic", set(WAYS)), ("convolutions", set(WAYS)), ("recurrent", {"loop", "threads"})]
+    ("case", "backends"), [("logistic", set(BACKENDS)), ("convolutions", set(BACKENDS)), ("recurrent", {"loop", "threads"})]
 )
-def test_measure_times_every_possible_way_and_changes_nothing(case: str, ways: set[Way]):
+def test_measure_times_every_possible_way_and_changes_nothing(case: str, backends: set[Backend]):
     model = CASES[case].model()
     trainer = LocalSGD(model, cross_entropy, examples(CASES[case].shape, [4, 4]), lr=0.1, momentum=0.9)
     models = start(model, 2)
     trainer(models, 0)
     state = trainer.state_dict()
     seconds = trainer.measure(models, repeats=1)
-    assert seconds.keys() == ways
+    assert seconds.keys() == backends
     assert all(value > 0 for value in seconds.values())
     assert torch.equal(trainer.state_dict()["velocity"], state["velocity"])
-    assert trainer.way == CASES[case].auto
+    assert trainer.backend == CASES[case].auto
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -606,7 +606,7 @@ def test_every_step_and_round_draws_afresh():
         return (outputs * 0).sum()
 
     targets = torch.arange(40.0)[:, None]
-    options: Any = {"lr": 0.1, "batch_size": 8, "steps": 2, "reduction": None, "way": "loop"}
+    options: Any = {"lr": 0.1, "batch_size": 8, "steps": 2, "reduction": None, "backend": "loop"}
     trainer = LocalSGD(nn.Linear(1, 1), loss, [(targets, targets)], **options)
     seen.clear()
     for t in (0, 1, 0):
@@ -618,11 +618,11 @@ def test_every_step_and_round_draws_afresh():
 
 
 @every_way
-def test_a_batch_size_without_end_means_all_examples(way: Way):
+def test_a_batch_size_without_end_means_all_examples(backend: Backend):
     model, clients = nn.Linear(6, 3), examples((6,), [9, 3])
     models = start(model, 2)
-    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=10**12, way=way)
-    expected = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=9, way=way)(models, 0)
+    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=10**12, backend=backend)
+    expected = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=9, backend=backend)(models, 0)
     assert torch.equal(trainer(models, 0), expected)
 
 
@@ -633,11 +633,11 @@ def normalised() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize("way", ["auto", "loop", "threads"])
-def test_batch_norm_has_statistics_for_every_client(way: Any):
+@pytest.mark.parametrize("backend", ["auto", "loop", "threads"])
+def test_batch_norm_has_statistics_for_every_client(backend: Any):
     model, clients = normalised(), examples((6,), [9, 3, 20])
     models = start(model, 3, buffers=True).abs()
-    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, steps=2, buffers=True, way=way)
+    trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, steps=2, buffers=True, backend=backend)
     slow = OneByOne(model, cross_entropy, clients, 0.1, steps=2, batch_size=5, buffers=True)
     torch.testing.assert_close(trainer(models, 0), slow(models, 0), rtol=1e-4, atol=1e-5)
     loss_of = trainer.loss_of(0)
@@ -668,7 +668,7 @@ def test_dropout_is_decided_by_the_seed_and_differs_between_clients():
     model = with_dropout()
     models = eq.flatten(model).repeat(3, 1)
     trainer = LocalSGD(model, cross_entropy, [(x, y)] * 3, lr=0.1, batch_size=9)
-    assert trainer.way == "loop"
+    assert trainer.backend == "loop"
     first = trainer(models, 0)
     torch.manual_seed(123)
     before = torch.get_rng_state()
@@ -755,14 +755,14 @@ def test_models_that_draw_nothing_need_no_generator_of_their_own():
 
 
 @every_way
-def test_momentum_is_taken_up_again(way: Way):
-    trainer, models = logistic(way=way, momentum=0.9)
+def test_momentum_is_taken_up_again(backend: Backend):
+    trainer, models = logistic(backend=backend, momentum=0.9)
     assert trainer.state_dict() == {}
     middle = trainer(models, 0)
     state = trainer.state_dict()
     end = trainer(middle, 1)
     assert not torch.equal(trainer.state_dict()["velocity"], state["velocity"])
-    other, _ = logistic(way=way, momentum=0.9)
+    other, _ = logistic(backend=backend, momentum=0.9)
     other.load_state_dict(state)
     assert torch.equal(other(middle, 1), end)
     other.load_state_dict({})
@@ -777,7 +777,7 @@ def test_without_momentum_there_is_no_state():
 
 
 def test_an_interrupted_round_leaves_no_trace():
-    trainer, models = logistic(momentum=0.9, way="loop", steps=3)
+    trainer, models = logistic(momentum=0.9, backend="loop", steps=3)
     trainer(models, 0)
     before = trainer.state_dict()["velocity"]
     calls = 0
@@ -833,14 +833,14 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 @pytest.mark.parametrize("shape", [(6,), (2, 5, 5)])
 def test_poisoned_clients_train_on_poisoned_examples_and_others_as_before(
-    way: Way, attack: Any, shape: tuple[int, ...]
+    backend: Backend, attack: Any, shape: tuple[int, ...]
 ):
     if len(shape) == 3 and isinstance(attack, Backdoor):
         attack = Backdoor(eq.attacks.ONE_PIXEL, target=1)
     model = convolutions() if len(shape) == 3 else nn.Linear(6, 3)
     clients, malicious = examples(shape, [9, 3, 20, 4, 8]), [1, 3]
     models = start(model, 5)
-    options: Any = {"lr": 0.01, "batch_size": 5, "steps": 2, "seed": 3, "way": way}
+    options: Any = {"lr": 0.01, "batch_size": 5, "steps": 2, "seed": 3, "backend": backend}
     clean = LocalSGD(model, cross_entropy, clients, **options)
     expected = LocalSGD(model, cross_entropy, poisoned_by_hand(clients, attack, malicious, 3), **options)(models, 2)
     trained = clean.poisoned(attack, malicious)(models, 2)
@@ -856,8 +856,8 @@ def test_benign_examples_are_shared_and_malicious_ones_untouched():
     poisoned = Poisoning(clean, FeatureNoise(), [1], seed=0).examples(0)
     assert poisoned.x.data_ptr() == clean.x.data_ptr()
     assert torch.equal(poisoned.x, torch.cat([x for x, _ in clients]))
-    assert poisoned.instead is not None
-    assert len(poisoned.instead.x) == 3
+    assert poisoned.replacements is not None
+    assert len(poisoned.replacements.x) == 3
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 5, 5)])
@@ -928,9 +928,9 @@ def test_several_attacks_on_one_client_draw_different_numbers():
 
 def test_noise_is_the_same_in_every_round_and_differs_between_clients():
     poisoned = Poisoning(Examples.of(examples((6,), [9, 3])), Window(FeatureNoise(), 0, 2), [0, 1], seed=0)
-    first = poisoned.examples(0).instead
+    first = poisoned.examples(0).replacements
     poisoned.examples(5)
-    again = poisoned.examples(1).instead
+    again = poisoned.examples(1).replacements
     assert first is not None
     assert again is not None
     assert torch.equal(first.x, again.x)
@@ -1001,9 +1001,9 @@ def test_an_attack_that_does_not_suit_is_refused_at_once(attack: Any, message: s
 
 @every_way
 @pytest.mark.parametrize("reduction", ["mean", "sum", None])
-def test_losses_are_means_on_the_last_batch_of_the_round(way: Way, reduction: Any):
+def test_losses_are_means_on_the_last_batch_of_the_round(backend: Backend, reduction: Any):
     model, clients = nn.Linear(6, 3), examples((6,), [9, 3, 20])
-    options: Any = {"lr": 0.1, "batch_size": 5, "steps": 3, "way": way, "reduction": reduction}
+    options: Any = {"lr": 0.1, "batch_size": 5, "steps": 3, "backend": backend, "reduction": reduction}
     trainer = LocalSGD(model, cross_entropy if reduction else nn.CrossEntropyLoss(), clients, **options)
     candidates, owners = start(model, 7), torch.tensor([2, 0, 0, 1, 2, 1, 0])
     kept = candidates.clone()
@@ -1020,10 +1020,10 @@ def test_losses_are_means_on_the_last_batch_of_the_round(way: Way, reduction: An
 
 @every_way
 @pytest.mark.parametrize("reduction", ["mean", "sum", None])
-def test_one_model_can_be_judged_by_many(way: Way, reduction: Any):
+def test_one_model_can_be_judged_by_many(backend: Backend, reduction: Any):
     """As UBAR asks it, by rows that are the same memory."""
     model, clients = nn.Linear(6, 3), examples((6,), [9, 3, 20, 9, 9, 9, 9])
-    options: Any = {"lr": 0.1, "batch_size": 5, "way": way, "reduction": reduction}
+    options: Any = {"lr": 0.1, "batch_size": 5, "backend": backend, "reduction": reduction}
     trainer = LocalSGD(model, cross_entropy if reduction else nn.CrossEntropyLoss(), clients, **options)
     judges = torch.tensor([2, 0, 3, 1, 4, 5, 0, 6])
     one = start(model, 1).expand(len(judges), -1)
@@ -1052,7 +1052,7 @@ STATISTICS_OF_THE_BATCH: dict[str, Case] = {
 @pytest.mark.parametrize("counts", [[9, 3, 20, 9, 9], [2, 2]])
 def test_clients_that_judge_one_model_do_not_see_each_others_examples(case: Case, counts: list[int]):
     model, clients = case.model(), examples(case.shape, counts)
-    trainer, judges = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, way="threads"), len(counts)
+    trainer, judges = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, backend="threads"), len(counts)
     one, who, loss_of = start(model, 1), torch.arange(judges), trainer.loss_of(0)
     alone = torch.cat([loss_of(one, who[i : i + 1]) for i in range(judges)])
     assert torch.equal(loss_of(one.expand(judges, -1), who), alone)
@@ -1061,15 +1061,15 @@ def test_clients_that_judge_one_model_do_not_see_each_others_examples(case: Case
 def test_models_that_do_not_look_at_their_batch_are_judged_by_several_clients_at_once():
     model, seen = convolutions(), []
     trainer = LocalSGD(model, cross_entropy, examples((2, 5, 5), [8] * 4), lr=0.1)
-    trainer._judging.model.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
-    trainer._judging._idle.clear()
+    trainer._evaluated.model.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
+    trainer._evaluated._idle.clear()
     trainer.loss_of(0)(start(model, 1).expand(4, -1), torch.arange(4))
     assert seen == [32]
 
 
 @every_way
-def test_losses_of_broken_models_are_nan_and_of_poisoned_clients_on_poisoned_examples(way: Way):
-    trainer, models = logistic(way=way)
+def test_losses_of_broken_models_are_nan_and_of_poisoned_clients_on_poisoned_examples(backend: Backend):
+    trainer, models = logistic(backend=backend)
     clean = trainer.loss_of(0)(models, torch.arange(4))
     models[2] = torch.nan
     poisoned = trainer.poisoned(LabelFlip({0: 1, 1: 2, 2: 0}), [1]).loss_of(0)(models, torch.arange(4))
@@ -1110,8 +1110,8 @@ def test_losses_need_as_many_clients_as_models():
         (torch.arange(4)[:, None], "clients must be ids, an integer tensor of shape (c,), found int64 (4, 1)"),
     ],
 )
-def test_losses_of_clients_that_there_are_not(way: Way, clients: Any, message: str):
-    trainer, models = logistic(way=way)
+def test_losses_of_clients_that_there_are_not(backend: Backend, clients: Any, message: str):
+    trainer, models = logistic(backend=backend)
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer.loss_of(0)(models, clients)
 
@@ -1250,20 +1250,20 @@ def half_double() -> nn.Sequential:
             {"model": nn.Linear(5, 3)},
             "model must take inputs like x, float32 (2, 6), found RuntimeError: mat1 and mat2",
         ),
-        ({"model": Echo(lambda x: x.relu_())}, "model must leave its inputs as they are"),
+        ({"model": Echo(lambda x: x.relu_())}, "model must not modify its inputs"),
         ({"model": Echo(lambda x: [x])}, "model must return one output per input, 2, found list"),
         ({"model": Echo(lambda x: x.sum())}, "model must return one output per input, 2, found float32 ()"),
         ({"model": Echo(lambda x: x)}, "loss must depend on a parameter that requires a gradient"),
         ({"model": nn.Linear(6, 3).requires_grad_(False)}, "loss must depend on a parameter that requires a gradient"),
-        ({"model": normalised(), "buffers": True, "way": "batched"}, "way must be 'loop' or 'threads' for this model"),
+        ({"model": normalised(), "buffers": True, "backend": "batched"}, "backend must be 'loop' or 'threads' for this model"),
         (
             {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None)), "buffers": True},
             "no client has a count of its own; give '1' a momentum",
         ),
-        ({"model": with_dropout(), "way": "threads"}, "way must be 'loop' for a model or a loss that draws random"),
+        ({"model": with_dropout(), "backend": "threads"}, "backend must be 'loop' for a model or a loss that draws random"),
         (
-            {"model": Undecided(), "way": "batched"},
-            "way must be 'loop' or 'threads' for this model, found 'batched': vmap",
+            {"model": Undecided(), "backend": "batched"},
+            "backend must be 'loop' or 'threads' for this model, found 'batched': vmap",
         ),
         ({"loss": nn.CrossEntropyLoss()}, "reduction=None is for a loss without reduction"),
         ({"loss": mse_loss}, "loss must take outputs float32 (2, 3) and targets int64 (2,), found"),
@@ -1294,7 +1294,7 @@ def half_double() -> nn.Sequential:
         ({"batch_size": 0}, "batch_size must be an integer at least 1, found 0"),
         ({"steps": 0}, "steps must be an integer at least 1, found 0"),
         ({"reduction": "none"}, "reduction must be 'mean', 'sum' or None, found 'none'"),
-        ({"way": "fast"}, "way must be 'auto', 'loop', 'threads' or 'batched', found 'fast'"),
+        ({"backend": "fast"}, "backend must be 'auto', 'loop', 'threads' or 'batched', found 'fast'"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -1325,8 +1325,8 @@ def test_what_cannot_be_batched_for_a_client_that_is_alone_in_its_block_is_not_b
     """vmap takes images with their channels last into GroupNorm for two clients, but not for one."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
     clients = examples((2, 5, 5), [5, 4])
-    with pytest.raises(ValueError, match="way must be 'loop' or 'threads' for this model, found 'batched'"):
-        LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, way="batched")
+    with pytest.raises(ValueError, match="backend must be 'loop' or 'threads' for this model, found 'batched'"):
+        LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5, backend="batched")
     trainer = LocalSGD(model, cross_entropy, clients, lr=0.1, batch_size=5)
     assert trainer.measure(start(model, 2), repeats=1).keys() == {"loop", "threads"}
 
