@@ -7,4 +7,4 @@ from equipoise.simulation.schedule import EachRound
 from equipoise.simulation.simulator import Simulator
 from equipoise.simulation.state import State
 
-__all__ = ["RuleLike", "EachRound", "History", "Round", "Simulator", "State"]
+__all__ = ["EachRound", "History", "Round", "RuleLike", "Simulator", "State"]
