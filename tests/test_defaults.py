@@ -1,4 +1,4 @@
-"""Torch's default dtype and device are for who makes tensors, and change nothing for models that are there already."""
+"""Torch's default dtype and device change no result."""
 
 from __future__ import annotations
 

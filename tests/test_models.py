@@ -1,4 +1,4 @@
-"""The paper's models: their arithmetic, their initial weights, and that torch's global generator is left alone."""
+"""The paper's models: arithmetic, initial weights, and random numbers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ def test_xavier_bounds(make: Callable[[], nn.Sequential], magnitude: float):
         scaled = weight.flatten() / bound
         assert float(scaled.abs().max()) <= 1 + 1e-6
         assert float(scaled.abs().max()) > 0.97
-        # Kolmogorov and Smirnov: the distance to the distribution function is larger than this with probability 1e-4.
+        # Kolmogorov and Smirnov: the distance to the distribution function is larger than
+        # this with probability 1e-4.
         expected = torch.linspace(0, 1, len(scaled))
         assert float(((scaled.sort().values + 1) / 2 - expected).abs().max()) < 2.2 / math.sqrt(
             len(scaled)
@@ -332,7 +333,8 @@ def test_dtype_is_kept(same: bool):
         ),  # type: ignore[arg-type, return-value]
         (
             lambda: initial_models(lambda seed: nn.Linear(1 + seed % 5, 1), 20, same=False),
-            r"make must return modules of one shape whatever the seed, found float32 \(\d,\) and float32 \(\d,\)",
+            r"make must return modules of one shape whatever the seed, "
+            r"found float32 \(\d,\) and float32 \(\d,\)",
         ),
     ],
 )

@@ -200,8 +200,8 @@ def _check_shape(shape: tuple[int, int, int]) -> None:
         check_count(f"{name} in shape", size, 1)
     if _pooled(_pooled(min(shape[1:]))) < 1:
         raise ValueError(
-            f"shape must have a height and a width of at least 10, found {tuple(shape)}: two "
-            "rounds of a 3 x 3 convolution without padding and a 2 x 2 pooling leave nothing of fewer "
+            f"shape must have a height and a width of at least 10, found {tuple(shape)}: "
+            "two rounds of a 3 x 3 convolution without padding and a 2 x 2 pooling leave nothing of fewer "
             "pixels; enlarge the images, or use logistic_regression"
         )
 

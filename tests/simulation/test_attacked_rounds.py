@@ -81,7 +81,7 @@ def test_small_inputs_are_copies() -> None:
 
 
 def test_all_exchanges_of_learn() -> None:
-    """Updates start from nothing, models from the models before training; and it is known what updates are of."""
+    """Previous models of updates are zeros, and their origin is known."""
 
     class Spy:
         def forge(self, known: attacks.Knowledge) -> None:

@@ -76,8 +76,9 @@ def test_alone_without_acceptance(benign: float, malicious: float, alone: bool) 
     assert not Round(0).alone, "a rule without weights does not tell"
     history = History(1, rounds=[one, Round(1, values={"accepted_benign": 1.0})])
     assert history.summary()["alone"] == alone
-    said = "alone               1 of 2 rounds, in which benign clients accepted no message: check initial models, "
-    assert (f"\n{said}learning rate and the rule's limit\n" in str(history)) is alone
+    said = "alone               1 of 2 rounds, in which benign clients accepted no message"
+    advice = "check initial models, learning rate and the rule's limit"
+    assert (f"\n{said}: {advice}\n" in str(history)) is alone
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ except KeyboardInterrupt:
 @pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @linux
 def test_ctrl_c_in_a_terminal(path: Path) -> None:
-    """And in another process, functions lie elsewhere in memory: it is the same run all the same."""
+    """Functions have other addresses in another process, but it is the same run."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", SCRIPT, str(path)]
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were told

@@ -109,7 +109,7 @@ def test_thread_count_is_irrelevant(backend: Backend, n: int):
 
 @pytest.mark.usefixtures("two_threads")
 def test_one_thread_per_client():
-    """Large enough for torch to share its sums between threads, which would change their last digits."""
+    """Torch shares sums of this size between threads, which would change last digits."""
     model, used = (
         nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10)),
         set(),

@@ -95,7 +95,7 @@ def test_state_that_does_not_fit(momentum: float, state: Any, message: str):
 )
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 def test_copies_behave_alike(copied: Callable[[Any], Any], used: bool):
-    """A convolution, whose modules are kept between calls; their parameters are views, which a copy would part."""
+    """Convolutions keep modules between calls, with parameters that are views."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
     x, y = torch.randn(30, 1, 4, 4), torch.randint(0, 3, (30,))
     models = torch.randn(2, eq.flatten(model).numel())

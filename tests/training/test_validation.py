@@ -156,7 +156,8 @@ def half_double() -> nn.Sequential:
         ({"momentum": None}, "momentum must be a finite number >= 0, found None"),
         (
             {"model": Stepping()},
-            "model must not change buffers that are not part of a client's model, found that 'steps'",
+            "model must not change buffers that are not part of a client's model, "
+            "found that 'steps'",
         ),
         ({"momentum": -1.0}, "momentum must be a finite number >= 0, found -1.0"),
         ({"batch_size": 0}, "batch_size must be an integer at least 1, found 0"),
@@ -217,7 +218,7 @@ def test_models_that_do_not_fit(models: Any, t: int, message: str):
 
 
 def test_batching_of_one_client():
-    """vmap takes images with their channels last into GroupNorm for two clients, but not for one."""
+    """vmap takes images with channels last into GroupNorm for two clients, not for one."""
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
     )

@@ -296,14 +296,7 @@ class Simulator(Settings):
                 saved = self.t
 
         with self._rolled_back_on_error():
-            resumes = checkpoint is not None and Path(checkpoint).exists()
-            end = self._set_end(rounds, resumes=resumes)
-            if checkpoint is not None and resumes:
-                self._load(checkpoint)
-                saved = self.t
-                if self.t > end:
-                    expected = f"at least the {self.t} of {checkpoint}"
-                    raise ValueError(f"rounds must be {expected}, found {end}")
+            end, saved = self._begin(rounds, checkpoint)
             save()  # a file that cannot be written fails here, before there is work to lose
         if self.t != begun:
             # The resumed rounds depend on their total, which stays even if no round follows.
@@ -323,6 +316,17 @@ class Simulator(Settings):
                 self._state = replace(self._state, total=total)
             save()
         return self.history
+
+    def _begin(self, rounds: int | None, checkpoint: str | Path | None) -> tuple[int, int | None]:
+        """Resume from the file if it exists; returns the round to stop at, and that in the file."""
+        if checkpoint is None or not Path(checkpoint).exists():
+            return self._set_end(rounds, resumes=False), None
+        end = self._set_end(rounds, resumes=True)
+        self._load(checkpoint)
+        if self.t > end:
+            expected = f"at least the {self.t} of {checkpoint}"
+            raise ValueError(f"rounds must be {expected}, found {end}")
+        return end, self.t
 
     def _set_end(self, rounds: int | None, *, resumes: bool) -> int:
         """The number of completed rounds to stop at; sets ``total`` if it is not known."""

@@ -143,7 +143,8 @@ class LocalSGD:
         self._evaluated = Stacked(model, buffers=buffers)
         self._evaluated.model.eval()
         examples = Examples.of(clients, device=self._trained.device)
-        x, y = examples.x[:2], examples.y[:2]
+        x = examples.x[:2]
+        y = examples.y[:2]
         self._random = check_trainable(self._trained, self.loss, x, y)
         self._traits = evaluation_traits(self._evaluated, self._mean_loss, examples.x, examples.y)
         if self._evaluated.takes_channels_last(x):
