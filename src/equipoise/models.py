@@ -201,8 +201,8 @@ def _check_shape(shape: tuple[int, int, int]) -> None:
     if _pooled(_pooled(min(shape[1:]))) < 1:
         raise ValueError(
             f"shape must have a height and a width of at least 10, found {tuple(shape)}: "
-            "two rounds of a 3 x 3 convolution without padding and a 2 x 2 pooling leave nothing of fewer "
-            "pixels; enlarge the images, or use logistic_regression"
+            "two rounds of a 3 x 3 convolution without padding and a 2 x 2 pooling leave "
+            "nothing of fewer pixels; enlarge the images, or use logistic_regression"
         )
 
 
@@ -212,6 +212,7 @@ def _initialized(
     check_choice("init", init, get_args(Init))
     with _torch_draws_from(stream(seed, "torch's initial weights")), torch.device("cpu"):
         module = build()
+    # A stream for each: the bits of torch's initialization must not change those of Xavier's.
     if init == "xavier":
         _xavier(module, magnitude, stream(seed, "xavier's initial weights"))
     return module

@@ -1,7 +1,7 @@
 """Archives of one JSON document and of arrays, as data without code.
 
 An archive is a zip file that ``numpy.load`` reads as well. Its arrays have checksums, which reveal
-damage. Reading an archive takes no more memory than the file, whatever its headers say.
+damage. Reading an archive takes no more memory than the file, also if its headers are forged.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def write_archive(path: str | Path, about: dict[str, Any], tensors: Mapping[str,
     with replacing(path, "checkpoint") as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(ABOUT, json.dumps(about | {"dtypes": dtypes}))
         for name, tensor in tensors.items():
+            # zipfile must know beforehand that a member may exceed 2 GiB.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, as_array(tensor), allow_pickle=False)
 

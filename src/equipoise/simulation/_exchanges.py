@@ -97,6 +97,7 @@ class Exchanges:
 
     def values(self, out: Aggregated) -> dict[str, float]:
         """Traffic per client, and the shares of messages that were accepted."""
+        # A self-loop is no traffic.
         senders, receivers = self._topology.edges().T
         messages = torch.bincount(senders[senders != receivers], minlength=self._topology.n)
         bank = self.inbox.bank
@@ -114,6 +115,7 @@ class Exchanges:
 
     def _isolated(self, weights: Tensor) -> float:
         """How many benign clients received messages of others and accepted none."""
+        # PerClient marks clients whose rule has no weights with NaN.
         received = self.inbox.from_others & ~weights.isnan()
         accepted = (received & (weights > 0)).any(1)
         return float((received.any(1) & ~accepted & ~self._settings.malicious).sum())

@@ -42,6 +42,7 @@ def play_round(settings: Settings, before: State) -> State:
     exchanges = None
     out = Aggregated(own)
     if rule is not None:
+        # A multi-exchange rule may return other models to mix with than the trained ones.
         inputs = _round_inputs(settings, before, topology, rule, own)
         exchanges = Exchanges(settings, before, topology, rule, inputs, watch)
         own, out = exchanges.run(own)
@@ -61,6 +62,7 @@ def play_round(settings: Settings, before: State) -> State:
 
 
 def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
+    # Attacks on updates, and rolling back, need the models from before training.
     with torch.enable_grad(), unchanged("trainer", models=models):
         trained = trainer(models, t)
     if (
@@ -90,6 +92,7 @@ def _round_inputs(
         inputs["loss_of"] = settings.loss_of(t)
     if hasattr(settings.trainer, "samples"):
         inputs["samples"] = settings.trainer.samples
+    # A tensor as large as the models, so only for rules that may look at it.
     if wants_update(rule):
         inputs["update"] = trained - before.models
     return inputs

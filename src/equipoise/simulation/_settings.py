@@ -52,7 +52,7 @@ class Settings:
         rule = self.rule
         if isinstance(rule, EachRound):
             rule = rule.at(t, seed=self.seed, name="rule")
-        check_rule(rule, self.n)
+        check_rule(rule, self.n)  # the constructor cannot check a rule that is drawn later
         return rule
 
     def alpha_at(self, t: int) -> float | Tensor:

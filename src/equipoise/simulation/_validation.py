@@ -92,6 +92,7 @@ def unchanged(modifier: str, **shown: Tensor | None) -> Iterator[None]:
     versions = {name: _version(x) for name, x in tensors.items()}
     bits = {name: _bit_sums(x) for name, x in tensors.items()}
     yield
+    # Versions are compared first: they are free, and most writes go through torch.
     for name, x in tensors.items():
         if _version(x) != versions[name] or not torch.equal(_bit_sums(x), bits[name]):
             raise ValueError(f"{modifier} modified {name} in place; clone it first")

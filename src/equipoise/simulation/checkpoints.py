@@ -42,6 +42,7 @@ SHOWN = 100  # characters of a setting in an error
 
 def save(path: str | Path, state: State, settings: Settings) -> None:
     """Write a state of a run with these settings."""
+    # What could not be loaded is not saved either: it would replace a valid checkpoint.
     _check_consistent(state.t, state.total, state.history, state.models)
     _check_trainer_methods(settings.trainer)
     packed, numbers = _pack(state.history)
@@ -62,6 +63,7 @@ def load(path: str | Path, state: State, settings: Settings) -> State:
     """The state in a file, if it fits a run with these settings whose present state is given."""
     identity, found = _read(path, state.models.device)
     _check_same_run(path, identity, _identity(settings, state))
+    # A run that was made without a total takes over the one that its rounds were computed with.
     total = state.total or found.total
     if total is not None and found.t > total:
         expected = f"a checkpoint of at most total = {total} rounds"
@@ -135,10 +137,12 @@ def _written(setting: object) -> str:
         return f"{describe(setting)} with checksum {checksum:08x}"
     if isinstance(setting, Topology):
         return f"{setting}, senders {_written(setting.senders)}"
+    # Addresses differ between processes, which would make every function another setting.
     return re.sub(" at 0x[0-9A-Fa-f]+", "", repr(setting))
 
 
 def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+    # A forged file may lack a setting, so names come from both.
     names = [name for name in mine | theirs if theirs.get(name) != mine.get(name)]
     if mine["total"] is None or theirs["total"] is None:
         names = [name for name in names if name != "total"]

@@ -52,6 +52,7 @@ class Round:
             },
             "diverged": _tuple("diverged", self.diverged, index),
         }
+        # Plain numbers: a record must not change with the tensors that it was made from.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 

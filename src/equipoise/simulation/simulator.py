@@ -139,6 +139,7 @@ class Simulator(Settings):
             as_shares(alpha, models)
         if tolerated is not None:
             as_counts("tolerated", tolerated, n, models.device)
+        # A copy: the caller may go on to use the mask for something else.
         mask = as_mask(malicious, n).to(models.device, copy=True)
         trainer = prepare_trainer(trainer, attack, mask)
         if not isinstance(evaluate_every, Container):
@@ -165,7 +166,7 @@ class Simulator(Settings):
             trainer_state=None,
             history=History(n, mask, name),
         )
-        self._warned: list[str] = []
+        self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
 
     def __repr__(self) -> str:
         return call(
@@ -205,6 +206,7 @@ class Simulator(Settings):
             expected = f"a State with models like {describe(self.models)}"
             found = describe(state.models if isinstance(state, State) else state)
             raise ValueError(f"state must be {expected}, found {found}")
+        # In this order: if the trainer refuses its state, the rest is rolled back all the same.
         self._state = state
         restore_trainer_state(self.trainer, state.trainer_state)
 

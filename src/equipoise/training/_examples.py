@@ -63,6 +63,7 @@ class Examples:
             raise ValueError(f"clients must hold {expected}, found none")
         for i, pair in enumerate(pairs):
             _check_pair(pair, pairs[0], f"clients[{i}]")
+        # Counts and rows stay on the CPU, where batches are drawn; only examples move.
         counts = torch.tensor([len(y) for _, y in pairs], device="cpu")
         x = torch.cat([pair[0].detach() for pair in pairs]).to(device)
         y = torch.cat([pair[1].detach() for pair in pairs]).to(device)

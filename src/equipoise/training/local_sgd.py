@@ -140,6 +140,7 @@ class LocalSGD:
         self._rate(0)  # a function that does not return a number fails now
         self.loss = BatchLoss(loss, reduction)
         self._trained = Stacked(model, buffers=buffers)
+        # A second copy for losses: eval() on a shared one would disturb training.
         self._evaluated = Stacked(model, buffers=buffers)
         self._evaluated.model.eval()
         examples = Examples.of(clients, device=self._trained.device)
@@ -194,6 +195,7 @@ class LocalSGD:
         """Every client's model after the local training of round t, as a new tensor (n, d)."""
         self._trained.check(models, self._clean.n)
         check_count("t", t, 0)
+        # The first step reads the given models and writes a new tensor; later steps update it.
         before = models.detach()
         after = torch.empty(before.shape, dtype=before.dtype, device=before.device)
         velocity = self._next_velocity(after)
@@ -235,6 +237,7 @@ class LocalSGD:
         return self._clean if self._poisoning is None else self._poisoning.examples(t)
 
     def _positions(self, examples: Examples, t: int, step: int) -> Tensor:
+        # A generator of its own for each step: a run can be resumed in any round.
         generator = stream(self.seed, "batch", t, step)
         return draw_positions(examples.counts, self.batch_size, generator)
 

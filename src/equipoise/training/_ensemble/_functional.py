@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from equipoise.training._fused._layers import FusedSequential, has_hooks
 
-# Modules without parameters that treat every number alike, whatever the shape of their input.
+# Modules without parameters that treat every number alike: they take stacked inputs as they are.
 ELEMENTWISE = (
     nn.ReLU,
     nn.LeakyReLU,

@@ -147,6 +147,7 @@ class Replica:
         self.vector = flatten(model, buffers=buffers)
         tensors = [entry.tensor for entry in entries_of(self.module, "model", buffers)]
         parts = self.vector.split([x.numel() for x in tensors])
+        # One copy into the vector then loads all parameters of a client.
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.data = part.view(tensor.shape)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
