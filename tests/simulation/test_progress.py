@@ -82,7 +82,7 @@ def test_bar_of_resumed_run(
 
 
 def test_no_note_without_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.simulation.simulator._progress_note", None)
+    monkeypatch.setattr(eq.History, "status", None)
     assert len(simulator(3).run()) == 3
 
 

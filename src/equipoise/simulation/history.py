@@ -246,6 +246,22 @@ class History:
         tail = [x for t, x in zip(rounds, worst, strict=True) if 20 * t >= 19 * total]
         return _mean(tail or worst[-1:])
 
+    def status(self) -> str:
+        """One line for a progress bar: the last evaluation, and what is wrong with the run.
+
+        >>> History(2, rounds=[Round(0, {"error": (0.25, 0.5)})]).status()
+        'worst error 0.5'
+        """
+        notes = []
+        for record in self.evaluated[-1:]:
+            for metric in record.clients:
+                notes.append(f"worst {metric} {_maximum(self._of_benign(record, metric)):.4g}")
+        if self.diverged:
+            notes.append(f"{len(self.diverged)} benign clients not finite")
+        elif self._rounds and self._rounds[-1].alone:
+            notes.append("no message accepted")
+        return ", ".join(notes)
+
     def rows(self) -> list[dict[str, Any]]:
         """A long table: one row for every round, client and metric.
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import call
@@ -308,7 +307,7 @@ class Simulator(Settings):
             with Progress(end, "round", done=self.t) if progress else Silence() as bar:
                 while self.t < end:
                     self.step()
-                    bar.advance(lambda: _progress_note(self.history))
+                    bar.advance(self.history.status)
                     if self.t % save_every == 0:
                         save()
                     if on_round is not None and on_round(self):
@@ -370,19 +369,3 @@ class Simulator(Settings):
             raise ValueError(
                 f"{path} must be {expected}, found another trainer: {error}"
             ) from error
-
-
-def _progress_note(history: History) -> str:
-    """The text of a progress bar: the last evaluation, and what is wrong with the run."""
-    last = history.evaluated[-1].clients if history.evaluated else {}
-    notes = []
-    for metric, values in last.items():
-        benign = torch.tensor(
-            [values[client] for client in history.benign], dtype=torch.float64, device="cpu"
-        )
-        notes.append(f"worst {metric} {benign.max():.4g}")
-    if history.diverged:
-        notes.append(f"{len(history.diverged)} benign clients not finite")
-    elif history[-1].alone:
-        notes.append("no message accepted")
-    return ", ".join(notes)

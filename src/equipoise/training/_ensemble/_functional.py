@@ -88,10 +88,8 @@ def _linear(weight: Tensor, bias: Tensor | None, x: Tensor, shared: bool) -> Ten
     rows = x.flatten(1, -2)
     # Written as W x^T, not x W^T, the gradient is a product without transposed matrices, which is
     # five times as fast.
-    if bias is None:
-        outputs = torch.bmm(weight, rows.mT)
-    else:
-        outputs = torch.baddbmm(bias[..., None], weight, rows.mT)
+    xt = rows.mT
+    outputs = torch.bmm(weight, xt) if bias is None else torch.baddbmm(bias[..., None], weight, xt)
     return outputs.mT.reshape(*x.shape[:-1], weight.shape[1])
 
 
