@@ -62,7 +62,7 @@ def simulator(
         attack=eq.attacks.Gaussian(),
         malicious=malicious,
         total=1000,
-        every={-1},
+        evaluate_every={-1},
     )
 
 

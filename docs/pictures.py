@@ -97,7 +97,7 @@ def train_three():
             attack=eq.attacks.TrimAttack(),
             malicious=malicious,
             metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
-            every=4,
+            evaluate_every=4,
         )
         histories[type(rule).__name__] = simulator.run(100)
     return histories

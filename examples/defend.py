@@ -46,7 +46,7 @@ def worst_error(rule: eq.Aggregator | None, attack: eq.Attack | None, rounds: in
         attack=attack,
         malicious=malicious,
         metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
-        every=rounds,
+        evaluate_every=rounds,
     )
     return simulator.run(rounds).summary()["max_error"]
 

@@ -1,4 +1,4 @@
-"""Torch's default dtype and device are for who makes tensors, and change nothing for models that are there already."""
+"""Torch's default dtype and device change no result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tests.data import test_celeba, test_har, test_mnist
 from tests.graphs import deliver, models_of, regular, round_inputs
 
 GRAPHS = {"sparse": regular(10, 4), "complete": regular(8, 7)}
-OTHERS = [("meta", torch.float64), ("cpu", torch.float16)]  # meta stands for any device but that of the models
+OTHERS = [
+    ("meta", torch.float64),
+    ("cpu", torch.float16),
+]  # meta stands for any device but that of the models
 
 every_default = pytest.mark.parametrize(("device", "dtype"), OTHERS, ids=str)
 
@@ -45,7 +48,7 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
 @pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_the_default_device(rule: Any, graph: str) -> None:
+def test_default_device(rule: Any, graph: str) -> None:
     """The device meta stands for any other than the one that models are on."""
     models, inbox, inputs = arguments(graph, torch.float32)
     expected = rule(models, inbox, **inputs).model
@@ -57,7 +60,7 @@ def test_the_default_device(rule: Any, graph: str) -> None:
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_the_default_dtype(rule: Any, dtype: torch.dtype, default: torch.dtype) -> None:
+def test_default_dtype(rule: Any, dtype: torch.dtype, default: torch.dtype) -> None:
     models, inbox, inputs = arguments("sparse", dtype)
     expected = rule(models, inbox, **inputs).model
     torch.set_default_dtype(default)
@@ -70,7 +73,9 @@ def test_the_default_dtype(rule: Any, dtype: torch.dtype, default: torch.dtype) 
 def same(found: Any, expected: Any) -> bool:
     """Whether two results are equal bit by bit, of one dtype and on one device."""
     if isinstance(expected, torch.Tensor):
-        return (found.dtype, found.device) == (expected.dtype, expected.device) and torch.equal(found, expected)
+        return (found.dtype, found.device) == (expected.dtype, expected.device) and torch.equal(
+            found, expected
+        )
     if is_dataclass(expected):
         return same(asdict(found), asdict(expected))
     if isinstance(expected, dict):
@@ -111,7 +116,11 @@ MADE: dict[str, Callable[[], Any]] = {
     "drop": lambda: GRAPH.drop(0.4, source()),
     "drop without a generator": lambda: torch.manual_seed(0) and GRAPH.drop(0.4),
     "self-loops": GRAPH.with_self_loops,
-    "malicious neighbors": lambda: [GRAPH.malicious_neighbors([0, 3]), GRAPH.femb([0]), GRAPH.is_connected([0])],
+    "malicious neighbors": lambda: [
+        GRAPH.malicious_neighbors([0, 3]),
+        GRAPH.femb([0]),
+        GRAPH.is_connected([0]),
+    ],
     "draw_malicious": lambda: eq.draw_malicious(20, 0.2),
     "stream": lambda: torch.rand(3, generator=stream(0, "x"), dtype=torch.float32, device="cpu"),
     "uniform": lambda: uniform(3, generator=source()),
@@ -126,7 +135,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "cnn of torch": lambda: eq.flatten(models.cnn(init="torch")),
     "linear regression": lambda: eq.flatten(models.linear_regression(3, init="torch")),
     "logistic regression": lambda: eq.flatten(models.logistic_regression(3, 2)),
-    "initial models": lambda: models.initial_models(lambda seed: models.linear_regression(3, seed=seed), 2, same=False),
+    "initial models": lambda: models.initial_models(
+        lambda seed: models.linear_regression(3, seed=seed), 2, same=False
+    ),
     "synthetic regression": lambda: data.synthetic_regression(n_train=5, n_test=2, features=3),
     "digits": data.digits,
 }
@@ -196,8 +207,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "UBAR": {"rule": eq.UBAR()},
     "LEARN": {"rule": eq.LEARN()},
     "Krum, of a bool mask": {"rule": eq.Krum(), "malicious": torch.arange(6) < 2},
-    "a rule for every client": {"rule": eq.EachRound(lambda t, generator: eq.PerClient.drawn(MIXED, 6, generator))},
-    "a graph for every round": {"topology": eq.EachRound(lambda t, generator: GRAPH.drop(0.3, generator))},
+    "a rule for every client": {
+        "rule": eq.EachRound(lambda t, generator: eq.PerClient.drawn(MIXED, 6, generator))
+    },
+    "a graph for every round": {
+        "topology": eq.EachRound(lambda t, generator: GRAPH.drop(0.3, generator))
+    },
     "alpha for every client": {"alpha": torch.linspace(0, 1, 6)},
     "tolerated": {"rule": eq.TrimmedMean(), "tolerated": torch.tensor([0, 1, 2, 2, 1, 0])},
     "nobody malicious": {"attack": None, "malicious": None},
@@ -206,7 +221,9 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def trainer(model: torch.nn.Module = MODEL, **options: Any) -> eq.LocalSGD:
     clients = SMALL.split(data.iid(SMALL, 6))
-    return eq.LocalSGD(model, cross_entropy, clients, **{"lr": 0.1, "batch_size": 4, "momentum": 0.5} | options)
+    return eq.LocalSGD(
+        model, cross_entropy, clients, **{"lr": 0.1, "batch_size": 4, "momentum": 0.5} | options
+    )
 
 
 def simulator(**options: Any) -> eq.Simulator:
@@ -214,7 +231,12 @@ def simulator(**options: Any) -> eq.Simulator:
         "error": metrics.ErrorRate(MODEL, SMALL.test_x, SMALL.test_y),
         "success": metrics.AttackSuccess(MODEL, SMALL.test_x, SMALL.test_y, TRIGGER, 0),
     }
-    usual = {"topology": GRAPH, "rule": eq.FedAvg(), "malicious": [0, 3], "attack": attacks.Gaussian()}
+    usual = {
+        "topology": GRAPH,
+        "rule": eq.FedAvg(),
+        "malicious": [0, 3],
+        "attack": attacks.Gaussian(),
+    }
     return eq.Simulator(trainer(), models=START, metrics=measured, total=2, **usual | options)
 
 
@@ -227,35 +249,43 @@ def run(**options: Any) -> list[Any]:
 
 @every_default
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_run_with_every_attack(attack: Any, device: str, dtype: torch.dtype) -> None:
+def test_run_with_attack(attack: Any, device: str, dtype: torch.dtype) -> None:
     assert made_alike(lambda: run(attack=attack), device, dtype)
 
 
-def test_every_attack_is_run() -> None:
+def test_all_attacks_are_run() -> None:
     public = (getattr(attacks, name) for name in attacks.__all__)
-    known = {thing for thing in public if isinstance(thing, type) and {"forge", "poison"} & set(dir(thing))}
-    assert known - {attacks.DataAttack, attacks.MessageAttack} == set(map(type, ATTACKS.values()))
+    kinds = {
+        thing
+        for thing in public
+        if isinstance(thing, type) and {"forge", "poison"} & set(dir(thing))
+    }
+    assert kinds - {attacks.DataAttack, attacks.MessageAttack} == set(map(type, ATTACKS.values()))
 
 
 @pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 @every_default
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
-def test_a_run_with_every_option(options: dict[str, Any], device: str, dtype: torch.dtype) -> None:
+def test_run_with_option(options: dict[str, Any], device: str, dtype: torch.dtype) -> None:
     assert made_alike(lambda: run(**options), device, dtype)
 
 
 @every_default
-@pytest.mark.parametrize("way", ["loop", "threads", "batched"])
-def test_training_every_way(way: Any, device: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("backend", ["loop", "threads", "batched"])
+def test_training_every_way(backend: Any, device: str, dtype: torch.dtype) -> None:
     def train() -> list[torch.Tensor]:
-        large = trainer(way=way, batch_size=99)
-        return [trainer(way=way)(START, 3), large(START, 3), large.loss_of(3)(START, LABELS[:6])]
+        large = trainer(backend=backend, batch_size=99)
+        return [
+            trainer(backend=backend)(START, 3),
+            large(START, 3),
+            large.loss_of(3)(START, LABELS[:6]),
+        ]
 
     assert made_alike(train, device, dtype)
 
 
 @every_default
-def test_training_of_a_model_that_draws(device: str, dtype: torch.dtype) -> None:
+def test_random_model(device: str, dtype: torch.dtype) -> None:
     drops = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(16, 3))
     assert made_alike(lambda: trainer(drops)(START, 3), device, dtype)
 
@@ -273,7 +303,9 @@ def test_a_run_that_is_resumed(device: str, dtype: torch.dtype, tmp_path: Path) 
 
 
 @every_default
-def test_a_run_with_progress(device: str, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_progress(
+    device: str, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
     torch.set_default_device(device)
     torch.set_default_dtype(dtype)
     simulator().run(progress=True)

@@ -202,7 +202,7 @@ CLIENTS: dict[str, Mistake] = {
     ),
     "an attack of nobody": (
         lambda: simulate(attack=eq.attacks.Zero()),
-        "malicious must say which clients attack, found None; [] is nobody",
+        "malicious must say which clients attack, found None; [] is no client",
     ),
     "a matrix as a graph": (
         lambda: eq.Topology([[0, 1], [1, 0]]),  # type: ignore[arg-type]

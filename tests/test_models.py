@@ -1,4 +1,4 @@
-"""The paper's models: their arithmetic, their initial weights, and that torch's global generator is left alone."""
+"""The paper's models: arithmetic, initial weights, and random numbers."""
 
 from __future__ import annotations
 
@@ -44,13 +44,22 @@ def fans(weight: Tensor) -> tuple[int, int]:
 # What is computed
 
 
-def test_the_papers_cnn_has_139960_parameters():
+def test_cnn_size():
     shapes = [tuple(x.shape) for x in cnn().parameters()]
-    assert shapes == [(30, 1, 3, 3), (30,), (50, 30, 3, 3), (50,), (100, 1250), (100,), (10, 100), (10,)]
+    assert shapes == [
+        (30, 1, 3, 3),
+        (30,),
+        (50, 30, 3, 3),
+        (50,),
+        (100, 1250),
+        (100,),
+        (10, 100),
+        (10,),
+    ]
     assert eq.flatten(cnn()).shape == (139960,)
 
 
-def test_the_cnn_computes_table_4():
+def test_cnn_computes_table_4():
     x, (a, b, c, d) = torch.randn(3, 1, 28, 28), weights(cnn())
     f = nn.functional
     x1 = f.max_pool2d(f.conv2d(x, a).relu(), 2)
@@ -69,7 +78,7 @@ def test_the_cnn_computes_table_4():
         ((1, 14, 10), 5, 300 + 13550 + (50 * 2 + 1) * 100 + 505),
     ],
 )
-def test_the_cnn_takes_other_images(shape: tuple[int, int, int], classes: int, parameters: int):
+def test_cnn_takes_other_images(shape: tuple[int, int, int], classes: int, parameters: int):
     model = cnn(shape, classes)
     assert eq.flatten(model).shape == (parameters,)
     assert model(torch.randn(2, *shape)).shape == (2, classes)
@@ -77,7 +86,7 @@ def test_the_cnn_takes_other_images(shape: tuple[int, int, int], classes: int, p
 
 @settings(max_examples=25)
 @given(height=st.integers(1, 24), width=st.integers(1, 24))
-def test_the_cnn_takes_any_image_of_10_by_10_or_more(height: int, width: int):
+def test_cnn_image_sizes(height: int, width: int):
     if min(height, width) < 10:
         with pytest.raises(ValueError, match=r"at least 10, found \(1, "):
             cnn((1, height, width))
@@ -86,7 +95,7 @@ def test_the_cnn_takes_any_image_of_10_by_10_or_more(height: int, width: int):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_linear_regression_returns_one_number_per_input(count: int):
+def test_linear_output_shape(count: int):
     model, x = linear_regression(3), torch.randn(count, 3)
     weight, bias = model.parameters()
     eq.unflatten(torch.tensor([1.0, 10.0, 100.0, 0.5]), model)
@@ -95,11 +104,11 @@ def test_linear_regression_returns_one_number_per_input(count: int):
     assert (weight.shape, bias.shape) == ((1, 3), (1,))
 
 
-def test_linear_regression_takes_a_single_input():
+def test_linear_single_input():
     assert linear_regression(3)(torch.randn(3)).shape == ()
 
 
-def test_logistic_regression_flattens_its_input():
+def test_logistic_flattens_inputs():
     model, x = logistic_regression(64, 10), torch.randn(5, 1, 8, 8)
     assert eq.flatten(model).shape == (650,)
     assert torch.equal(model(x), model(x.reshape(5, 64)))
@@ -109,7 +118,7 @@ def test_logistic_regression_flattens_its_input():
 # Initial weights
 
 
-def test_the_norm_of_the_papers_cnn_is_13_46():
+def test_cnn_norm():
     # The variance of a weight is b^2 / 3; summed over all weights this is 13.464 squared.
     variances = [2.24 / (sum(fans(x)) / 2) / 3 * x.numel() for x in weights(cnn())]
     assert math.sqrt(sum(variances)) == pytest.approx(13.464, abs=1e-3)
@@ -118,7 +127,7 @@ def test_the_norm_of_the_papers_cnn_is_13_46():
     assert float((norms - 13.464).abs().max()) < 0.2
 
 
-def test_torchs_own_initial_weights_give_another_norm():
+def test_torch_init_norm():
     assert float(eq.flatten(cnn(init="torch")).norm()) == pytest.approx(8.08, abs=0.05)
 
 
@@ -131,21 +140,24 @@ def test_torchs_own_initial_weights_give_another_norm():
     ],
     ids=["cnn", "linear", "logistic"],
 )
-def test_xavier_is_uniform_up_to_mxnets_bound(make: Callable[[], nn.Sequential], magnitude: float):
+def test_xavier_bounds(make: Callable[[], nn.Sequential], magnitude: float):
     model = make()
     for weight in weights(model):
         bound = math.sqrt(magnitude / (sum(fans(weight)) / 2))
         scaled = weight.flatten() / bound
         assert float(scaled.abs().max()) <= 1 + 1e-6
         assert float(scaled.abs().max()) > 0.97
-        # Kolmogorov and Smirnov: the distance to the distribution function is larger than this with probability 1e-4.
+        # Kolmogorov and Smirnov: the distance to the distribution function is larger than
+        # this with probability 1e-4.
         expected = torch.linspace(0, 1, len(scaled))
-        assert float(((scaled.sort().values + 1) / 2 - expected).abs().max()) < 2.2 / math.sqrt(len(scaled))
+        assert float(((scaled.sort().values + 1) / 2 - expected).abs().max()) < 2.2 / math.sqrt(
+            len(scaled)
+        )
     assert all(not bias.any() for bias in biases(model))
 
 
 @pytest.mark.parametrize("layer", ["0", "3", "7", "9"])
-def test_torchs_own_is_uniform_up_to_torchs_bound(layer: str):
+def test_torch_bounds(layer: str):
     weight, bias = (x.detach() for x in cnn(init="torch").get_submodule(layer).parameters())
     bound = 1 / math.sqrt(fans(weight)[0])
     assert 0.97 * bound < float(weight.abs().max()) <= bound * (1 + 1e-6)
@@ -162,11 +174,11 @@ def test_the_seed_decides(name: str, init: str):
 
 
 @every_model
-def test_the_two_ways_to_initialize_differ(name: str):
+def test_initializations_differ(name: str):
     assert not torch.equal(eq.flatten(MAKERS[name]()), eq.flatten(MAKERS[name](init="torch")))
 
 
-def test_initial_weights_of_layers_and_seeds_have_nothing_in_common():
+def test_independent_weights():
     models = torch.stack([eq.flatten(cnn((1, 10, 10), seed=seed)) for seed in range(8)])
     correlations = torch.corrcoef(models) - torch.eye(8)
     assert float(correlations.abs().max()) < 5 / math.sqrt(models.shape[1])
@@ -174,7 +186,7 @@ def test_initial_weights_of_layers_and_seeds_have_nothing_in_common():
 
 @every_model
 @every_init
-def test_torchs_global_generator_is_left_alone(name: str, init: str):
+def test_generator_is_untouched(name: str, init: str):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     MAKERS[name](init=init)
@@ -182,7 +194,7 @@ def test_torchs_global_generator_is_left_alone(name: str, init: str):
 
 
 @every_init
-def test_torchs_global_generator_is_put_back_after_an_error(init: str, monkeypatch: pytest.MonkeyPatch):
+def test_generator_after_error(init: str, monkeypatch: pytest.MonkeyPatch):
     before = torch.get_rng_state()
 
     def broken(*_: Any, **__: Any) -> None:
@@ -197,7 +209,7 @@ def test_torchs_global_generator_is_put_back_after_an_error(init: str, monkeypat
 
 @every_model
 @every_init
-def test_the_default_device_does_not_matter(name: str, init: str):
+def test_default_device(name: str, init: str):
     with torch.device("meta"):
         module = MAKERS[name](init=init)
     assert torch.equal(eq.flatten(module), eq.flatten(MAKERS[name](init=init)))
@@ -207,7 +219,7 @@ def test_the_default_device_does_not_matter(name: str, init: str):
 
 
 @every_model
-def test_a_state_dict_can_be_loaded(name: str):
+def test_state_dict_roundtrip(name: str):
     saved = MAKERS[name](seed=1)
     loaded = MAKERS[name](seed=2)
     loaded.load_state_dict(saved.state_dict())
@@ -217,7 +229,7 @@ def test_a_state_dict_can_be_loaded(name: str):
 
 
 @every_model
-def test_a_flat_vector_can_be_called(name: str):
+def test_flat_vector_as_parameters(name: str):
     module, x = MAKERS[name](seed=1), torch.randn(4, *INPUTS[name])
     expected = module(x)
     values = {key: value.detach() for key, value in module.named_parameters()}
@@ -225,7 +237,7 @@ def test_a_flat_vector_can_be_called(name: str):
 
 
 @every_model
-def test_vmap_trains_many_models_at_once(name: str):
+def test_vmap_training(name: str):
     modules, x = [MAKERS[name](seed=seed) for seed in range(3)], torch.randn(3, 4, *INPUTS[name])
     values, _ = stack_module_state(modules)
 
@@ -252,14 +264,14 @@ def unseeded(seed: int) -> nn.Linear:
     return nn.Linear(6, 3)
 
 
-def test_all_clients_start_from_one_model():
+def test_same_initial_models():
     models = initial_models(seeded, 4, seed=9)
     assert torch.equal(models, eq.flatten(seeded(9)).expand(4, -1))
     models[0] = 0  # rows have memory of their own
     assert models[1:].any()
 
 
-def test_every_client_starts_from_its_own_model():
+def test_own_initial_models():
     models = initial_models(seeded, 50, same=False, seed=9)
     assert models.shape == (50, 21)
     assert len(models.unique(dim=0)) == 50
@@ -268,7 +280,7 @@ def test_every_client_starts_from_its_own_model():
     assert len(torch.cat([models, nearby]).unique(dim=0)) == 100
 
 
-def test_independent_models_are_about_sqrt_2_apart():
+def test_distance_of_own_models():
     # Far above the paper's gamma = 0.3: BALANCE accepts nobody in the first round.
     models = initial_models(lambda seed: cnn(seed=seed), 3, same=False)
     relative = (models[0] - models[1:]).norm(dim=1) / models[0].norm()
@@ -276,7 +288,7 @@ def test_independent_models_are_about_sqrt_2_apart():
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_the_seed_decides_even_if_make_ignores_it(same: bool):
+def test_make_ignores_its_seed(same: bool):
     first = initial_models(unseeded, 3, same=same, seed=4)
     torch.manual_seed(11)
     before = torch.get_rng_state()
@@ -296,7 +308,10 @@ def test_dtype_is_kept(same: bool):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cnn((1, 8, 8)), r"shape must have a height and a width of at least 10, found \(1, 8, 8\).*logistic"),
+        (
+            lambda: cnn((1, 8, 8)),
+            r"shape must have a height and a width of at least 10, found \(1, 8, 8\).*logistic",
+        ),
         (lambda: cnn((28, 28)), r"shape must be \(channels, height, width\), found \(28, 28\)"),  # type: ignore[arg-type]
         (lambda: cnn(28), r"shape must be \(channels, height, width\), found 28"),  # type: ignore[arg-type]
         (lambda: cnn((0, 28, 28)), "channels in shape must be an integer at least 1, found 0"),
@@ -308,11 +323,18 @@ def test_dtype_is_kept(same: bool):
         (lambda: logistic_regression(0, 2), "features must be an integer at least 1, found 0"),
         (lambda: logistic_regression(2, 0), "classes must be an integer at least 1, found 0"),
         (lambda: initial_models(seeded, 0), "n must be an integer at least 1, found 0"),
-        (lambda: initial_models(3, 2), "make must be a function from a seed to a torch.nn.Module, found int"),  # type: ignore[arg-type]
-        (lambda: initial_models(lambda seed: 3, 2), "make must return a torch.nn.Module, found int"),  # type: ignore[arg-type, return-value]
+        (
+            lambda: initial_models(3, 2),
+            "make must be a function from a seed to a torch.nn.Module, found int",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: initial_models(lambda seed: 3, 2),
+            "make must return a torch.nn.Module, found int",
+        ),  # type: ignore[arg-type, return-value]
         (
             lambda: initial_models(lambda seed: nn.Linear(1 + seed % 5, 1), 20, same=False),
-            r"make must return modules of one shape whatever the seed, found float32 \(\d,\) and float32 \(\d,\)",
+            r"make must return modules of one shape whatever the seed, "
+            r"found float32 \(\d,\) and float32 \(\d,\)",
         ),
     ],
 )

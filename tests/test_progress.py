@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-import torch
 
-import equipoise as eq
 from equipoise._utils import progress
 from equipoise._utils.progress import Progress
 
@@ -271,62 +269,3 @@ print("done", bar.done)
     command = f'exec "$0" -c "$1" {redirection}'
     done = subprocess.run(["sh", "-c", command, sys.executable, code], stdout=subprocess.PIPE, text=True, check=False)
     assert done.stdout == "done 3\n"
-
-
-# In a simulator
-
-
-def simulator(rounds: int, **options: Any) -> eq.Simulator:
-    settings: dict[str, Any] = {
-        "trainer": lambda models, t: models + 1,
-        "topology": eq.Topology.complete(3),
-        "rule": eq.FedAvg(),
-        "models": torch.zeros(3, 1),
-        "metrics": {"size": lambda models: models[:, 0] * torch.tensor([1.0, 2.0, 100.0])},
-        "malicious": [2],
-        "total": rounds,
-    }
-    return eq.Simulator(**settings | options)
-
-
-def test_a_run_shows_the_worst_benign_client(capsys: pytest.CaptureFixture[str]) -> None:
-    simulator(3).run(progress=True)
-    assert capsys.readouterr().err == f"round 3/3 [{FULL}] 0:00 worst size 6\n"
-
-
-def test_a_run_says_what_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
-    simulator(3, trainer=lambda models, t: models * torch.nan).run(progress=True)
-    assert capsys.readouterr().err.endswith("worst size nan, 2 benign clients not finite\n")
-
-
-def test_a_run_that_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    simulator(3, metrics=None).run(progress=True)
-    assert capsys.readouterr().err == f"round 3/3 [{FULL}] 0:00\n"
-
-
-def test_a_run_that_is_resumed_starts_where_it_was(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def train(models: torch.Tensor, t: int) -> torch.Tensor:
-        clock.now += 10
-        return models + 1
-
-    simulator(6, trainer=train).run(3, checkpoint=tmp_path / "run")
-    simulator(6, trainer=train).run(checkpoint=tmp_path / "run", progress=True)
-    assert [line.split(" worst")[0] for line in capsys.readouterr().err.splitlines()] == [
-        f"round 4/6 [{'#' * 16}{'.' * 8}] 0:20 left",
-        f"round 5/6 [{'#' * 20}{'.' * 4}] 0:10 left",
-        f"round 6/6 [{FULL}] 0:30",
-    ]
-    simulator(6, trainer=train).run(checkpoint=tmp_path / "run", progress=True)
-    assert capsys.readouterr().err == f"round 6/6 [{FULL}] 0:00\n"
-
-
-def test_a_run_that_shows_nothing_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eq.Simulator, "_note", None)
-    assert len(simulator(3).run()) == 3
-
-
-def test_a_run_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    assert len(simulator(3).run(progress=True)) == 3

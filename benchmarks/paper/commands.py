@@ -54,7 +54,7 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
 
         def step(simulator: Simulator) -> None:
             bar.skip(simulator.t - 1 - bar.done)  # rounds of a checkpoint
-            bar.advance(simulator._note)
+            bar.advance(simulator.history.status)
 
         found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
     print(f"{setting} --seed {seed}\n{history}")

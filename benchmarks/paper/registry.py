@@ -18,7 +18,7 @@ from benchmarks.paper.tasks import Task
 from equipoise import attacks, rules
 from equipoise._utils.rng import stream
 from equipoise.attacks import Attack
-from equipoise.simulation import EachRound, Rule
+from equipoise.simulation import EachRound, RuleLike
 from equipoise.topology import Topology
 
 # Rules: sections 6.1.2 and 7
@@ -33,10 +33,10 @@ MIXED = (
 )
 """The set H of rules that the clients draw from in Cases III and IV."""
 
-AnyRule = Rule | EachRound[Rule] | None
+AnyRule = RuleLike | EachRound[RuleLike] | None
 
 
-def _redrawn(n: int) -> EachRound[Rule]:
+def _redrawn(n: int) -> EachRound[RuleLike]:
     return EachRound(lambda t, generator: rules.PerClient.drawn(MIXED, n, generator))
 
 

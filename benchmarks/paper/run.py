@@ -72,7 +72,7 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
         alpha=0.0 if setting.own else draw_alpha(setting.alpha, n, seed),
         total=setting.rounds,
         metrics={name: partial(_of_some, metric, benign) for name, metric in tests.items()},
-        every=evaluated(setting.rounds),
+        evaluate_every=evaluated(setting.rounds),
         keep_nonfinite=setting.nonfinite == "kept",
         seed=seed,
         name=str(setting),
@@ -120,23 +120,27 @@ def run(
     _origin()  # before training, because the source may be changed or committed meanwhile
     one = simulator(setting, seed, root)
     start = time.perf_counter()
-    one.every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
+    one.evaluate_every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
     if checkpoint is not None and checkpoint.exists():
         try:
             one.load(checkpoint)
         except ValueError as error:  # damaged, or written by another version
             warnings.warn(f"{error}: training starts from the beginning", stacklevel=2)
     begun = one.t
+
+    def after_round(one: Simulator) -> bool:
+        if step is not None:
+            step(one)
+        if checkpoint is not None and one.t % SAVED == 0:
+            one.save(checkpoint)
+        return _is_over(one)
+
     try:
         # As in the paper, rules get the true number of malicious neighbors, even if it exceeds the
         # number that they tolerate.
         with without_warnings():
-            while one.t < setting.rounds and not _is_over(one):
-                one.step()
-                if step is not None:
-                    step(one)
-                if checkpoint is not None and one.t % SAVED == 0:
-                    one.save(checkpoint)
+            if not _is_over(one):
+                one.run(on_round=after_round)
     except BaseException:
         if checkpoint is not None and one.t > begun:
             one.save(checkpoint)

@@ -150,18 +150,19 @@ def _measured(run: Simulator, risk: Quadratic, eta: float) -> tuple[dict[str, li
     series: dict[str, list[float]] = {"excess": [], "rho": [], "psi": []}
     noise = torch.zeros(int(benign.sum()), dtype=torch.float64, device=benign.device)
 
-    def note(models: Tensor) -> None:
+    def measure(run: Simulator) -> None:
+        models = run.models[benign]
+        gradient = risk.gradient(models)
         series["excess"].append(float(risk.excess(models).max()))
-        series["rho"].append(float(risk.gradient(models).norm(dim=1).max()))
+        series["rho"].append(float(gradient.norm(dim=1).max()))
         series["psi"].append(float(models.double().norm(dim=1).max()))
+        if run.t != run.total:
+            # The next round trains on the same batches: LocalSGD draws them from the round alone.
+            step = (models - run.trainer(run.models, run.t)[benign]).double() / eta
+            noise.add_((step - gradient).square().sum(1))
 
-    note(run.models[benign])
-    while run.t < (run.total or 0):
-        before = run.models[benign]
-        step = (before - run.trainer(run.models, run.t)[benign]).double() / eta
-        noise += (step - risk.gradient(before)).square().sum(1)
-        run.step()
-        note(run.models[benign])
+    measure(run)
+    run.run(on_round=measure)
     return series, math.sqrt(float(noise.max()) / max(1, run.t))
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,12 +18,12 @@ import equipoise as eq
 from equipoise import plots
 from equipoise._utils.progress import Progress
 from equipoise.rules import without_warnings
-from equipoise.simulation import Rule
+from equipoise.simulation import RuleLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-RULES: Mapping[str, Rule | None] = {
+RULES: Mapping[str, RuleLike | None] = {
     "Alone": None,
     "FedAvg": eq.FedAvg(),
     "Krum": eq.Krum(),
@@ -93,7 +94,7 @@ class Setting:
             seed=seed,
         )
 
-    def simulator(self, rule: Rule | None, attack: eq.Attack | None, rounds: int) -> eq.Simulator:
+    def simulator(self, rule: RuleLike | None, attack: eq.Attack | None, rounds: int) -> eq.Simulator:
         """Set up a simulation of ``rounds`` rounds."""
         return eq.Simulator(
             self.trainer,
@@ -104,7 +105,7 @@ class Setting:
             malicious=self.malicious,
             total=rounds,
             metrics={"error": self.error},
-            every=max(1, rounds // 25),  # about 25 points per line of the figure
+            evaluate_every=max(1, rounds // 25),  # about 25 points per line of the figure
             seed=self.seed,
         )
 
@@ -142,13 +143,15 @@ def compare(
         for rule in rules:
             for attack in attacks:
                 simulator = setting.simulator(RULES[rule], ATTACKS[attack], rounds)
-                for _ in range(rounds):
-                    simulator.step()
-                    if simulator.history[-1].clients:
-                        error = worst(simulator.history)
-                        bar.advance(f"worst error {error:.2f}, {rule}, {attack}", steps=0)
-                results.setdefault(rule, {})[attack] = simulator.history
+                show = partial(show_error, bar, f"{rule}, {attack}")
+                results.setdefault(rule, {})[attack] = simulator.run(on_round=show)
                 bar.advance()
+
+
+def show_error(bar: Progress, label: str, simulator: eq.Simulator) -> None:
+    """Show the last error of a run in a progress bar, after each evaluation."""
+    if simulator.history[-1].clients:
+        bar.advance(f"worst error {worst(simulator.history):.2f}, {label}", steps=0)
 
 
 @contextmanager

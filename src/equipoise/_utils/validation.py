@@ -78,6 +78,13 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} must be {expected}, found {value!r}")
 
 
+def check_callable(name: str, value: object) -> None:
+    """Raise unless ``value`` can be called and is not a class."""
+    if isinstance(value, type) or not callable(value):
+        found = f"the class {value.__name__}" if isinstance(value, type) else describe(value)
+        raise ValueError(f"{name} must be a function, found {found}")
+
+
 def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
     """Raise unless all names are round inputs, and ``t``, ``total`` and ``loss_of`` are valid.
 

@@ -1,8 +1,10 @@
 """Decentralized training of n clients on one machine."""
 
+from equipoise.simulation._settings import RuleLike
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
 from equipoise.simulation.schedule import EachRound
-from equipoise.simulation.simulator import Rule, Simulator
+from equipoise.simulation.simulator import Simulator
+from equipoise.simulation.state import State
 
-__all__ = ["EachRound", "History", "Round", "Rule", "Simulator"]
+__all__ = ["EachRound", "History", "Round", "RuleLike", "Simulator", "State"]

@@ -1,4 +1,4 @@
-"""What is measured after a round, and when."""
+"""Metrics of the models after a round."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from torch import Tensor
 
 from equipoise._utils.validation import describe
 
-Metric = Callable[[Tensor], Tensor]
+MetricFunction = Callable[[Tensor], Tensor]
 
 
-def is_measured(t: int, every: int | Container[int], total: int | None) -> bool:
-    """Whether round t is one to measure after; the last one always is."""
-    last = total is not None and t + 1 == total
-    return last or ((t + 1) % every == 0 if isinstance(every, int) else t in every)
+def is_evaluated(t: int, evaluate_every: int | Container[int], total: int | None) -> bool:
+    """Whether metrics are measured after round t; after the last round they always are."""
+    if total is not None and t + 1 == total:
+        return True
+    if isinstance(evaluate_every, int):
+        return (t + 1) % evaluate_every == 0
+    return t in evaluate_every
 
 
-def measured(name: str, metric: Metric, models: Tensor) -> list[float]:
-    """What a metric says of every client."""
+def evaluate(name: str, metric: MetricFunction, models: Tensor) -> list[float]:
+    """The value of a metric for every client."""
     values = metric(models)
     if not isinstance(values, Tensor) or values.shape != (len(models),):
         expected = f"a tensor ({len(models)},) of one value per client"

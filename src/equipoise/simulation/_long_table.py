@@ -1,42 +1,47 @@
-"""A history as a tidy table: one row for every round, client and metric."""
+"""Records of rounds as a long table: one row for every round, client and metric."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 from equipoise.optional import import_optional
+from equipoise.simulation.record import Round
 
-if TYPE_CHECKING:
-    from equipoise.simulation.history import History
-
-COLUMNS = ("round", "client", "malicious", "metric", "value")
-
-
-def rows(history: History) -> Iterator[tuple[Any, ...]]:
-    """The rows of the table, without names."""
-    liars = set(history.malicious)
-    for one in history:
-        for metric, values in one.clients.items():
-            yield from ((one.t, i, i in liars, metric, value) for i, value in enumerate(values))
-        yield from ((one.t, i, i in liars, "diverged", 1.0) for i in one.diverged)
-        yield from ((one.t, None, None, name, value) for name, value in one.values.items())
-        yield from ((one.t, None, None, f"{phase}_seconds", value) for phase, value in one.seconds.items())
+LONG_COLUMNS = ("round", "client", "malicious", "metric", "value")
+LongRow = tuple[int, int | None, bool | None, str, float]
 
 
-def frame(history: History) -> Any:
+def long_rows(rounds: Iterable[Round], malicious: Container[int]) -> Iterator[LongRow]:
+    """The rows of the table; client and malicious are None for values of the whole system."""
+    for record in rounds:
+        t = record.t
+        for metric, values in record.clients.items():
+            for client, value in enumerate(values):
+                yield t, client, client in malicious, metric, value
+        for client in record.diverged:
+            yield t, client, client in malicious, "diverged", 1.0
+        for name, value in record.values.items():
+            yield t, None, None, name, value
+        for phase, value in record.seconds.items():
+            yield t, None, None, f"{phase}_seconds", value
+
+
+def as_frame(rows: Iterable[LongRow]) -> Any:
     """The table as a ``pandas.DataFrame``."""
     pandas: Any = import_optional("pandas", "frames")
-    table = pandas.DataFrame(list(rows(history)), columns=list(COLUMNS))
-    return table.astype({"round": "int64", "client": "Int64", "malicious": "boolean", "value": "float64"})
+    table = pandas.DataFrame(list(rows), columns=list(LONG_COLUMNS))
+    # Types with capital letters are those of pandas that can be missing.
+    types = {"round": "int64", "client": "Int64", "malicious": "boolean", "value": "float64"}
+    return table.astype(types)
 
 
-def csv_text(history: History) -> str:
-    """The table as CSV; what does not apply is left empty."""
+def as_csv(rows: Iterable[LongRow]) -> str:
+    """The table as CSV; None is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows(history))
+    writer.writerow(LONG_COLUMNS)
+    writer.writerows(rows)
     return text.getvalue()

@@ -1,96 +1,104 @@
-"""What clients send each other in one round."""
+"""One round: a function from one state to the next."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise import kernels
 from equipoise._utils.rng import stream
-from equipoise.attacks import Knowledge, MessageAttack
-from equipoise.messages import Inbox
-from equipoise.metrics import acceptance
-from equipoise.rules import Aggregator, MultiExchange, run_exchanges
+from equipoise._utils.validation import describe
+from equipoise.metrics import consensus_error
+from equipoise.rules import mix
+from equipoise.simulation._evaluation import evaluate, is_evaluated
+from equipoise.simulation._exchanges import Exchanges
+from equipoise.simulation._round_inputs import wants_update
+from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unchanged
+from equipoise.simulation.record import Round
+from equipoise.simulation.state import State
 from equipoise.topology import Topology
+from equipoise.training import Trainer
 from equipoise.types import Aggregated, RoundInputs
 
-if TYPE_CHECKING:
-    from equipoise.simulation.simulator import Simulator
 
-Rule = Aggregator | MultiExchange
+@torch.no_grad()
+def play_round(settings: Settings, before: State) -> State:
+    """The state after one more round of Algorithm 3 of the BALANCE paper.
+
+    The trainer is the only object that is modified. The caller restores it if the round fails.
+    """
+    t = before.t
+    topology = settings.topology_at(t)
+    rule = settings.rule_at(t)
+    alpha = settings.alpha_at(t)
+    watch = Stopwatch(before.models.device)
+    with watch.phase("train"):
+        own = _train(settings.trainer, before.models, t)
+    exchanges = None
+    out = Aggregated(own)
+    if rule is not None:
+        # A multi-exchange rule may return other models to mix with than the trained ones.
+        inputs = _round_inputs(settings, before, topology, rule, own)
+        exchanges = Exchanges(settings, before, topology, rule, inputs, watch)
+        own, out = exchanges.run(own)
+    with watch.phase("mix"):
+        models = own if rule is None else mix(own, out.model, alpha)
+    with watch.phase("bookkeeping"):
+        values = {} if exchanges is None else exchanges.values(out)
+        diverged = _newly_diverged(settings, before, models)
+    clients: dict[str, Any] = {}
+    if is_evaluated(t, settings.evaluate_every, before.total):
+        with watch.phase("measure"):
+            clients = {name: evaluate(name, f, models) for name, f in settings.metrics.items()}
+            values["consensus"] = consensus_error(models[~settings.malicious])
+    record = Round(t, clients, values, watch.seconds, diverged)
+    history = before.history.extended(record)
+    return replace(before, models=models, t=t + 1, rule_state=out.state, history=history)
 
 
-class Messages:
-    """The messages of one round: forged, delivered and counted."""
+def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
+    # Attacks on updates, and rolling back, need the models from before training.
+    with torch.enable_grad(), unchanged("trainer", models=models):
+        trained = trainer(models, t)
+    if (
+        not isinstance(trained, Tensor)
+        or trained.shape != models.shape
+        or trained.dtype != models.dtype
+    ):
+        expected = f"models like {describe(models)}"
+        raise ValueError(f"trainer must return {expected}, found {describe(trained)}")
+    return trained.detach()
 
-    def __init__(
-        self, simulator: Simulator, topology: Topology, rule: Rule, inputs: RoundInputs, watch: Stopwatch
-    ) -> None:
-        self.simulator, self.topology, self.rule, self.inputs = simulator, topology, rule, inputs
-        self.watch, self.count = watch, 0
 
-    def converse(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
-        """All exchanges of the round: the models to mix with, and the aggregates."""
-        seconds = self.watch.seconds
-        with self.watch.phase("aggregate"):
-            own, out = run_exchanges(self.rule, trained, self.deliver, **self.inputs)
-        seconds["aggregate"] -= seconds.get("forge", 0.0) + seconds.get("deliver", 0.0)
-        return own, out
+def _round_inputs(
+    settings: Settings, before: State, topology: Topology, rule: RuleLike, trained: Tensor
+) -> RoundInputs:
+    """All inputs that a rule may need."""
+    t = before.t
+    inputs: RoundInputs = {
+        "t": t,
+        "tolerated": settings.tolerated_by(rule, topology),
+        "state": before.rule_state,
+        "generator": stream(settings.seed, "aggregation", t),
+    }
+    if before.total is not None:
+        inputs["total"] = before.total
+    if settings.loss_of is not None:
+        inputs["loss_of"] = settings.loss_of(t)
+    if hasattr(settings.trainer, "samples"):
+        inputs["samples"] = settings.trainer.samples
+    # A tensor as large as the models, so only for rules that may look at it.
+    if wants_update(rule):
+        inputs["update"] = trained - before.models
+    return inputs
 
-    def deliver(self, sent: Tensor) -> Inbox:
-        """What everybody receives: the truth, or what malicious clients say instead."""
-        simulator = self.simulator
-        with self.watch.phase("forge"):
-            lies = None
-            if isinstance(simulator.attack, MessageAttack) and simulator.malicious.any():
-                known = self._known(sent)
-                shown = {name: getattr(known, name) for name in ("models", "previous", "origin")}
-                graph = {"topology.senders": self.topology.senders, "topology.mask": self.topology.mask}
-                update = {"inputs['update']": self.inputs.get("update")}
-                with unchanged("attack", **shown, **graph, **update):
-                    lies = simulator.attack.forge(known)
-        with self.watch.phase("deliver"):
-            keep = simulator.keep_nonfinite
-            self.inbox: Inbox = self.topology.deliver(sent, lies, simulator.malicious, keep_nonfinite=keep)
-        self.count += 1
-        return self.inbox
 
-    def _known(self, sent: Tensor) -> Knowledge:
-        """Everything; updates, if they are what is sent, start from nothing."""
-        simulator, t = self.simulator, self.simulator.t
-        says = getattr(self.rule, "sends_updates", None)
-        updates = says is not None and says(self.count, t)
-        inputs = self.inputs.copy()
-        inputs["generator"] = inputs["generator"].clone_state()  # what victims draw is theirs, however often one asks
-        return Knowledge(
-            models=sent,
-            topology=self.topology,
-            malicious=simulator.malicious,
-            previous=torch.zeros_like(sent) if updates else simulator.models,
-            rule=self.rule,
-            inputs=inputs,
-            generator=stream(simulator.seed, "attack", t, self.count),
-            origin=simulator.models if updates else None,
-        )
-
-    def values(self, out: Aggregated) -> dict[str, float]:
-        """How much was sent, and whose messages were accepted."""
-        senders, receivers = self.topology.edges().T
-        messages = torch.bincount(senders[senders != receivers], minlength=self.topology.n)
-        size = self.count * self.inbox.bank.shape[1] * self.inbox.bank.element_size()
-        values = {"bytes": size * float(messages.double().mean()), "bytes_max": float(size * messages.max())}
-        rates = acceptance(out.weights, self.inbox, self.simulator.malicious)
-        if rates is not None:
-            values |= dict(zip(("accepted_benign", "accepted_malicious"), rates, strict=True))
-        if out.weights is not None:
-            values["isolated"] = self._isolated(out.weights)
-        return values
-
-    def _isolated(self, weights: Tensor) -> float:
-        """How many benign clients heard others and accepted nobody."""
-        heard = self.inbox.from_others & ~weights.isnan()
-        accepted = (heard & (weights > 0)).any(1)
-        return float((heard.any(1) & ~accepted & ~self.simulator.malicious).sum())
+def _newly_diverged(settings: Settings, before: State, models: Tensor) -> tuple[int, ...]:
+    """Benign clients whose models are not finite for the first time."""
+    broken = (~kernels.are_finite(models) & ~settings.malicious).nonzero().flatten().tolist()
+    return tuple(client for client in broken if client not in before.history.diverged)

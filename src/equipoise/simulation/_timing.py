@@ -10,25 +10,35 @@ import torch
 
 
 class Stopwatch:
-    """Seconds by phase; work on a GPU, which Python does not wait for, counts where it was begun.
+    """Seconds per phase. A phase inside another one does not count for the outer one.
 
     >>> from equipoise.simulation._timing import Stopwatch
     >>> watch = Stopwatch(torch.device("cpu"))
-    >>> with watch.phase("train"):
-    ...     pass
+    >>> with watch.phase("aggregate"):
+    ...     with watch.phase("forge"):
+    ...         pass
     >>> list(watch.seconds)
-    ['train']
+    ['forge', 'aggregate']
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
+        self._nested = [0.0]  # seconds in inner phases, for each phase that is running
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of a block as that of a phase."""
-        start = time.perf_counter()
+        start = self._now()
+        self._nested.append(0.0)
         yield
+        elapsed = self._now() - start
+        own = elapsed - self._nested.pop()
+        self._nested[-1] += elapsed
+        self.seconds[name] = self.seconds.get(name, 0.0) + own
+
+    def _now(self) -> float:
+        # Python does not wait for a GPU: without this, work would count for a later phase.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        return time.perf_counter()

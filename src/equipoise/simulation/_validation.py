@@ -1,4 +1,4 @@
-"""What a simulator is made of, checked before the first round."""
+"""Validation of the parts of a run."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from equipoise._utils.validation import check_count, describe, is_floating
+from equipoise._utils.validation import check_callable, check_count, describe, is_floating
 from equipoise.attacks import Attack, DataAttack, MessageAttack, poisoners
 from equipoise.rules import Aggregator, MultiExchange, PerClient
 from equipoise.simulation.schedule import EachRound
 from equipoise.topology import Topology
 from equipoise.training import Trainer
 
-BLOCK = 1024  # words of eight bytes whose bits are summed
+WORD = 8  # bytes that are summed as one integer
+BLOCK = 1024  # words per sum: a write is missed only if all sums of blocks stay the same
 
 
-def check_options(models: object, total: object, every: object, metrics: object, **called: object) -> None:
-    """Raise unless models are stacked, counts are counts, metrics have names, and what is to be called can be."""
+def check_models(models: object) -> None:
+    """Raise unless these are stacked models."""
     if not is_floating(models) or models.dim() != 2:
-        raise ValueError(f"models must be a floating-point tensor of shape (n, d), found {describe(models)}")
-    if total is not None:
-        check_count("total", total, 1)
-    if isinstance(every, str) or not isinstance(every, Container):
-        check_count("every", every, 1)
+        expected = "a floating-point tensor of shape (n, d)"
+        raise ValueError(f"models must be {expected}, found {describe(models)}")
+
+
+def check_evaluation(evaluate_every: object, metrics: object) -> None:
+    """Raise unless these are named functions, and rounds to call them after."""
+    if isinstance(evaluate_every, str) or not isinstance(evaluate_every, Container):
+        check_count("evaluate_every", evaluate_every, 1)
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
-    if unnamed := [name for name in metrics if not isinstance(name, str)]:
-        raise ValueError(f"metrics must be functions by name, found {unnamed[0]!r} for a name")
-    for name, value in (called | {f"metrics[{name!r}]": metric for name, metric in metrics.items()}).items():
-        if isinstance(value, type) or not callable(value):
-            raise ValueError(f"{name} must be a function, found {_class_or_type(value)}")
-
-
-def _class_or_type(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else describe(value)
+    for name, metric in metrics.items():
+        if not isinstance(name, str):
+            raise ValueError(f"metrics must be functions by name, found {name!r} for a name")
+        check_callable(f"metrics[{name!r}]", metric)
 
 
 def is_drawn(name: str, setting: object) -> bool:
-    """Whether a setting is known only in its round: a function of the round, or an `EachRound`."""
+    """Whether a setting depends on the round: a function of the round, or an `EachRound`."""
     if isinstance(setting, type):
-        raise ValueError(f"{name} must be a value or a function of the round, found the class {setting.__name__}")
+        expected = "a value or a function of the round"
+        raise ValueError(f"{name} must be {expected}, found the class {setting.__name__}")
     return isinstance(setting, EachRound) or callable(setting)
 
 
@@ -61,7 +61,8 @@ def check_topology(topology: object, n: int) -> Topology:
 def check_rule(rule: object, n: int) -> None:
     """Raise unless it is a rule for n clients, or None."""
     if isinstance(rule, type):
-        raise ValueError(f"rule must be a rule, found the class {rule.__name__}; {rule.__name__}() makes one")
+        name = rule.__name__
+        raise ValueError(f"rule must be a rule, found the class {name}; {name}() makes one")
     if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
         raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
     if isinstance(rule, PerClient):
@@ -69,17 +70,19 @@ def check_rule(rule: object, n: int) -> None:
 
 
 def check_attack(attack: object, malicious: object) -> None:
-    """Raise unless it is an attack, and somebody is there to carry it out, or None."""
+    """Raise unless it is None, or an attack of clients that are named."""
     if isinstance(attack, type):
-        raise ValueError(f"attack must be an attack, found the class {attack.__name__}; {attack.__name__}() makes one")
+        name = attack.__name__
+        raise ValueError(f"attack must be an attack, found the class {name}; {name}() makes one")
     if attack is not None and not isinstance(attack, DataAttack | MessageAttack):
-        raise ValueError(f"attack must have a method forge or a method poison, found {describe(attack)}")
+        expected = "a method forge or a method poison"
+        raise ValueError(f"attack must have {expected}, found {describe(attack)}")
     if attack is not None and malicious is None:
-        raise ValueError("malicious must say which clients attack, found None; [] is nobody")
+        raise ValueError("malicious must say which clients attack, found None; [] is no client")
 
 
 @contextmanager
-def unchanged(who: str, **shown: Tensor | None) -> Iterator[None]:
+def unchanged(modifier: str, **shown: Tensor | None) -> Iterator[None]:
     """Raise if one of the shown tensors is modified in place in this block.
 
     torch counts its own writes. A write through numpy shows only in the values, and so does any
@@ -89,9 +92,10 @@ def unchanged(who: str, **shown: Tensor | None) -> Iterator[None]:
     versions = {name: _version(x) for name, x in tensors.items()}
     bits = {name: _bit_sums(x) for name, x in tensors.items()}
     yield
+    # Versions are compared first: they are free, and most writes go through torch.
     for name, x in tensors.items():
         if _version(x) != versions[name] or not torch.equal(_bit_sums(x), bits[name]):
-            raise ValueError(f"{who} modified {name} in place; clone it first")
+            raise ValueError(f"{modifier} modified {name} in place; clone it first")
 
 
 def _version(x: Tensor) -> int | None:
@@ -107,27 +111,29 @@ def _bit_sums(x: Tensor) -> Tensor:
     if x.device.type != "cpu":
         return x.new_empty(0, dtype=torch.int64)
     values = x.detach().contiguous()
-    if values.storage_offset():  # eight bytes at a time need an aligned start
+    if values.storage_offset():  # a view as 64-bit words must start at a multiple of 8 bytes
         values = values.clone()
     bits = values.flatten().view(torch.uint8)
-    whole = len(bits) // (8 * BLOCK) * (8 * BLOCK)
+    whole = len(bits) // (WORD * BLOCK) * (WORD * BLOCK)
     blocks = bits[:whole].view(torch.int64).view(-1, BLOCK)
+    # The rest is shorter than a block. Weights make its sum depend on the order of its bytes.
     weights = torch.arange(1, len(bits) - whole + 1, device="cpu")
     rest = (bits[whole:] * weights).sum()
     return torch.cat([blocks.sum(1), rest[None]])
 
 
-def poisoned(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
-    """The trainer as it begins, with poisoned data where the attack is one on data."""
+def prepare_trainer(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
+    """The trainer before its first round, with poisoned data if the attack is one on data."""
     if hasattr(trainer, "restarted"):
         trainer = trainer.restarted()
     clients = malicious.nonzero().flatten().tolist()
     if attack is None or not any(poisoners(attack, client) for client in clients):
         return trainer
     if not hasattr(trainer, "poisoned"):
+        expected = "a method poisoned(attack, malicious), as LocalSGD has"
         raise ValueError(
-            f"trainer must have a method poisoned(attack, malicious), as LocalSGD has, for {type(attack).__name__}, "
+            f"trainer must have {expected}, for {type(attack).__name__}, "
             f"an attack on data, found {type(trainer).__name__}"
         )
-    changed: Trainer = trainer.poisoned(attack, malicious)
-    return changed
+    poisoned: Trainer = trainer.poisoned(attack, malicious)
+    return poisoned

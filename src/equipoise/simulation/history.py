@@ -1,4 +1,4 @@
-"""What happened in a run: one record per round, and what it amounts to."""
+"""The results of a run: one record per round, and summaries of them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 from equipoise._utils.atomic_write import atomic_write
 from equipoise._utils.validation import Clients, as_mask, check_count
-from equipoise.simulation import _long_table as tidy
+from equipoise.simulation._long_table import LONG_COLUMNS, LongRow, as_csv, as_frame, long_rows
 from equipoise.simulation.record import Round as Round
 from equipoise.simulation.record import as_list, as_round
 
-FORMAT = 1  # of saved histories
+HISTORY_FORMAT = 1  # the version number in files that to_json writes
 ADVICE = "check initial models, learning rate and the rule's limit"
 
 
 class History:
     """The rounds of a run of n clients, in order.
 
-    What is said of all clients is said of the benign ones: the maximum of a metric is the paper's Max.TER, Max.MSE or
-    Max.ASR. A NaN among the values is their maximum, so that it cannot hide. Two histories are equal if clients and
-    results are, whatever their names and however long they took.
+    Maxima and means are those over benign clients: the maximum of a metric is Max.TER, Max.MSE or
+    Max.ASR of the BALANCE paper. If one of the values is NaN, so is their maximum. Two histories
+    are equal if their clients and results are equal; names and times do not matter.
+
+    Args:
+        n: number of clients.
+        malicious: bool mask (n,) or client ids; at least one client must be benign.
+        name: a label for tables and figures.
+        rounds: the records to begin with.
 
     >>> from equipoise.simulation.history import History, Round
     >>> history = History(3, malicious=[2], name="Balance")
@@ -44,31 +51,40 @@ class History:
     diverged     0
     """
 
-    def __init__(self, n: int, malicious: Clients | None = None, name: str = "", rounds: Iterable[Round] = ()) -> None:
+    def __init__(
+        self,
+        n: int,
+        malicious: Clients | None = None,
+        name: str = "",
+        rounds: Iterable[Round] = (),
+    ) -> None:
         check_count("n", n, 1)
         if not isinstance(name, str):
             raise ValueError(f"name must be a string, found {name!r}")
-        liars = as_mask(malicious, n).tolist()
-        if all(liars):
+        is_malicious = as_mask(malicious, n).tolist()
+        if all(is_malicious):
             raise ValueError(f"malicious must leave a benign client, found all {n} clients")
-        self.n, self.name = int(n), name
-        self.malicious = tuple(i for i in range(n) if liars[i])
-        self.benign = tuple(i for i in range(n) if not liars[i])
+        self.n = int(n)
+        self.name = name
+        self.malicious = tuple(i for i in range(n) if is_malicious[i])
+        self.benign = tuple(i for i in range(n) if not is_malicious[i])
         self.diverged: dict[int, int] = {}
-        """Benign clients whose models became non-finite, and the first round after which they were."""
+        """Benign clients with a non-finite model, and the round after which it first was."""
         self.evaluated: list[Round] = []
         """The rounds that hold metrics of clients."""
         self._rounds: list[Round] = []
-        for one in rounds:
-            self.add(one)
+        for record in rounds:
+            self.add(record)
 
     def add(self, round: Round) -> None:
-        """Append a round; it must come after those before."""
+        """Append a round; its number must be larger than those of the rounds before."""
         if self._rounds and round.t <= self._rounds[-1].t:
-            raise ValueError(f"round must come after round {self._rounds[-1].t}, found round {round.t}")
+            last = self._rounds[-1].t
+            raise ValueError(f"round must come after round {last}, found round {round.t}")
         for metric, values in round.clients.items():
             if len(values) != self.n:
-                raise ValueError(f"round must hold {self.n} values of {metric}, one per client, found {len(values)}")
+                expected = f"{self.n} values of {metric}, one per client"
+                raise ValueError(f"round must hold {expected}, found {len(values)}")
         for client in round.diverged:
             check_count("diverged", client, 0, self.n - 1)
         self._rounds.append(round)
@@ -76,6 +92,22 @@ class History:
             self.evaluated.append(round)
         for client in set(round.diverged).difference(self.malicious, self.diverged):
             self.diverged[client] = round.t
+
+    def extended(self, round: Round) -> History:
+        """A copy with one more round; this history stays as it is.
+
+        >>> before = History(2)
+        >>> after = before.extended(Round(0))
+        >>> len(before), len(after)
+        (0, 1)
+        """
+        # Records are shared: a copy of two lists takes microseconds, even after many rounds.
+        longer = copy(self)
+        longer._rounds = self._rounds.copy()
+        longer.evaluated = self.evaluated.copy()
+        longer.diverged = self.diverged.copy()
+        longer.add(round)
+        return longer
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -96,65 +128,74 @@ class History:
 
     def __str__(self) -> str:
         head = f"{self.n} clients, {len(self.malicious)} malicious, {len(self)} rounds"
+        if self.name:
+            head = f"{self.name}: {head}"
         table = {name: f"{value:.4g}" for name, value in self.summary().items() if name != "rounds"}
-        if any(one.alone for one in self):
-            table["alone"] += f" of {len(self)} rounds, in which benign clients accepted nobody: {ADVICE}"
+        accepted_none = "benign clients accepted no message"
+        if any(record.alone for record in self):
+            table["alone"] += f" of {len(self)} rounds, in which {accepted_none}: {ADVICE}"
         elif float(table.get("isolated", 0)):
-            table["isolated"] += f" benign clients accepted nobody in the last round: {ADVICE}"
+            table["isolated"] += f" {accepted_none} in the last round: {ADVICE}"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
-        return "\n".join([f"{self.name}: {head}" if self.name else head, *(f"{k:<{width}}{table[k]}" for k in table)])
+        return "\n".join([head, *(f"{name:<{width}}{text}" for name, text in table.items())])
 
     # One metric, over rounds or over clients
 
     def worst(self, metric: str) -> tuple[list[int], list[float]]:
-        """The rounds in which a metric was measured, and its maximum over benign clients in each."""
+        """The rounds in which a metric was measured, and its maximum over benign clients."""
         return self._over_rounds(metric, _maximum)
 
     def mean(self, metric: str) -> tuple[list[int], list[float]]:
-        """The rounds in which a metric was measured, and its mean over benign clients in each."""
+        """The rounds in which a metric was measured, and its mean over benign clients."""
         return self._over_rounds(metric, _mean)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """The rounds in which a value of the whole system was recorded, and that value.
 
-        >>> history = History(2, rounds=[Round(t, values={"consensus": 1 / 2**t}) for t in range(3)])
+        >>> rounds = [Round(t, values={"consensus": 1 / 2**t}) for t in range(3)]
+        >>> history = History(2, rounds=rounds)
         >>> history.series("consensus")
         ([0, 1, 2], [1.0, 0.5, 0.25])
         """
-        found = [one for one in self if isinstance(name, str) and name in one.values]
+        found = [record for record in self if isinstance(name, str) and name in record.values]
         if not found:
-            names = sorted({name for one in self for name in one.values})
+            names = sorted({name for record in self for name in record.values})
             known = f"one of {names}" if names else "a recorded value, but the history has none"
             raise ValueError(f"name must be {known}, found {name!r}")
-        return [one.t for one in found], [one.values[name] for one in found]
+        return [record.t for record in found], [record.values[name] for record in found]
 
     def per_client(self, metric: str, t: int | None = None) -> tuple[float, ...]:
-        """A metric of each client, malicious ones too, in round ``t``; by default where it was measured last.
+        """A metric of each client, malicious ones included, in round ``t`` or when last measured.
 
-        >>> History(2, malicious=[1], rounds=[Round(0, {"error": (0.25, 1.0)})]).per_client("error")
+        >>> history = History(2, malicious=[1], rounds=[Round(0, {"error": (0.25, 1.0)})])
+        >>> history.per_client("error")
         (0.25, 1.0)
         """
         rounds = self._measured(metric)
-        chosen = rounds if t is None else [one for one in rounds if one.t == t]
+        chosen = rounds if t is None else [record for record in rounds if record.t == t]
         if not chosen:
-            expected = f"a round in which {metric} was measured, {_few([one.t for one in rounds])}"
+            measured = _abbreviated([record.t for record in rounds])
+            expected = f"a round in which {metric} was measured, {measured}"
             raise ValueError(f"t must be {expected}, found {t!r}")
         return chosen[-1].clients[metric]
 
-    def _over_rounds(self, metric: str, over: Callable[[list[float]], float]) -> tuple[list[int], list[float]]:
+    def _over_rounds(
+        self, metric: str, reduce: Callable[[list[float]], float]
+    ) -> tuple[list[int], list[float]]:
         rounds = self._measured(metric)
-        return [one.t for one in rounds], [over(self._of_benign(one, metric)) for one in rounds]
+        values = [reduce(self._of_benign(record, metric)) for record in rounds]
+        return [record.t for record in rounds], values
 
-    def _of_benign(self, one: Round, metric: str) -> list[float]:
-        values = one.clients[metric]
+    def _of_benign(self, record: Round, metric: str) -> list[float]:
+        values = record.clients[metric]
         return [values[client] for client in self.benign]
 
     def _measured(self, metric: str) -> list[Round]:
         known = self.metrics()
         if metric in known:
-            return [one for one in self.evaluated if metric in one.clients]
+            return [record for record in self.evaluated if metric in record.clients]
         if known:
             raise ValueError(f"metric must be one of {known}, found {metric!r}")
         advice = 'pass Simulator(..., metrics={"error": ...}) and run at least one round'
@@ -163,75 +204,110 @@ class History:
 
     def metrics(self) -> list[str]:
         """The names of the metrics of clients that were measured."""
-        return list(dict.fromkeys(name for one in self.evaluated for name in one.clients))
+        return list(dict.fromkeys(name for record in self.evaluated for name in record.clients))
 
-    # All of it
+    # All metrics and values
 
     def summary(self) -> dict[str, float]:
-        """What came out, by name.
+        """The results of the run by name.
 
-        For every metric, ``max_`` and ``mean_`` over benign clients where it was measured last, and ``tail_``, the mean
-        of the maxima in the last 5 % of rounds, at least of the last one: one round can be a lottery. ``consensus`` is
-        that of the last round, and so is ``isolated``, how many benign clients accepted nobody. All other values of the
-        whole system are means over rounds; an ``accepted_`` rate of NaN says that there was no such message, and is
-        left out. ``train_seconds`` and the like are per round. ``alone`` is the number of rounds in which there were
-        messages and no benign client accepted any, and ``diverged`` is a number of benign clients.
+        For every metric, ``max_`` and ``mean_`` are over benign clients in the last evaluation, and
+        ``tail_`` is the mean of the maxima in the last 5 % of rounds, at least in the last one.
+        ``consensus`` and ``isolated``, the number of benign clients that accepted no message, are
+        those of the last round. All other values of the whole system are means over rounds; an
+        ``accepted_`` rate is NaN in a round without such messages, which is then left out.
+        ``train_seconds`` and the like are per round. ``alone`` is the number of rounds in which
+        benign clients received messages and accepted none. ``diverged`` is a number of benign
+        clients.
         """
         found: dict[str, float] = {"rounds": len(self)}
         for metric in self.metrics():
             last = self._of_benign(self._measured(metric)[-1], metric)
-            found |= {f"max_{metric}": _maximum(last), f"mean_{metric}": _mean(last)}
+            found[f"max_{metric}"] = _maximum(last)
+            found[f"mean_{metric}"] = _mean(last)
             found[f"tail_{metric}"] = self._tail(metric)
-        for name in dict.fromkeys(name for one in self for name in one.values):
+        for name in dict.fromkeys(name for record in self for name in record.values):
             values = self.series(name)[1]
             if name.startswith("accepted_"):
                 values = [x for x in values if not math.isnan(x)]
             found[name] = values[-1] if name in ("consensus", "isolated") else _mean(values)
-        for phase in dict.fromkeys(phase for one in self for phase in one.seconds):
-            found[f"{phase}_seconds"] = sum(one.seconds.get(phase, 0.0) for one in self) / len(self)
+        for phase in dict.fromkeys(phase for record in self for phase in record.seconds):
+            seconds = sum(record.seconds.get(phase, 0.0) for record in self)
+            found[f"{phase}_seconds"] = seconds / len(self)
         if "accepted_benign" in found or "accepted_malicious" in found:
-            found["alone"] = sum(one.alone for one in self)
-        return found | {"diverged": len(self.diverged)}
+            found["alone"] = sum(record.alone for record in self)
+        found["diverged"] = len(self.diverged)
+        return found
 
     def _tail(self, metric: str) -> float:
         rounds, worst = self.worst(metric)
         total = self[-1].t + 1
-        return _mean([x for t, x in zip(rounds, worst, strict=True) if 20 * t >= 19 * total] or worst[-1:])
+        # 20 t >= 19 total is t >= 0.95 total in integers, which do not round.
+        tail = [x for t, x in zip(rounds, worst, strict=True) if 20 * t >= 19 * total]
+        return _mean(tail or worst[-1:])
+
+    def status(self) -> str:
+        """One line for a progress bar: the last evaluation, and what is wrong with the run.
+
+        >>> History(2, rounds=[Round(0, {"error": (0.25, 0.5)})]).status()
+        'worst error 0.5'
+        """
+        notes = []
+        for record in self.evaluated[-1:]:
+            for metric in record.clients:
+                notes.append(f"worst {metric} {_maximum(self._of_benign(record, metric)):.4g}")
+        if self.diverged:
+            notes.append(f"{len(self.diverged)} benign clients not finite")
+        elif self._rounds and self._rounds[-1].alone:
+            notes.append("no message accepted")
+        return ", ".join(notes)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A tidy table: one row for every round, client and metric; ``client`` is None for the whole system.
+        """A long table: one row for every round, client and metric.
 
-        Diverged clients have a row with the metric ``diverged`` and the value 1.
+        ``client`` is None for values of the whole system. Clients that diverged have a row with the
+        metric ``diverged`` and the value 1.
 
         >>> History(1, rounds=[Round(0, {"error": (0.25,)})]).rows()
         [{'round': 0, 'client': 0, 'malicious': False, 'metric': 'error', 'value': 0.25}]
         """
-        return [dict(zip(tidy.COLUMNS, row, strict=True)) for row in tidy.rows(self)]
+        return [dict(zip(LONG_COLUMNS, row, strict=True)) for row in self._long_rows()]
 
     def frame(self) -> Any:
-        """The tidy table as a ``pandas.DataFrame``; needs ``pip install "equipoise[frames]"``."""
-        return tidy.frame(self)
+        """The long table as a ``pandas.DataFrame``; needs ``pip install "equipoise[frames]"``."""
+        return as_frame(self._long_rows())
+
+    def _long_rows(self) -> Iterator[LongRow]:
+        return long_rows(self, frozenset(self.malicious))
 
     # Files
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the tidy table; every number reads back exactly, and what does not apply is left empty."""
-        _write(path, tidy.csv_text(self))
+        """Write the long table; numbers read back exactly, and None is an empty field."""
+        _write(path, as_csv(self._long_rows()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as strict JSON has it; :meth:`from_dict` reads it back exactly."""
-        head = {"format": FORMAT, "name": self.name, "n": self.n, "malicious": list(self.malicious)}
-        return head | {"rounds": [one.to_dict() for one in self]}
+        """The whole history as strict JSON types; :meth:`from_dict` reads it back exactly."""
+        return {
+            "format": HISTORY_FORMAT,
+            "name": self.name,
+            "n": self.n,
+            "malicious": list(self.malicious),
+            "rounds": [record.to_dict() for record in self],
+        }
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as strict JSON, a line for each round; what is not finite is the string nan, inf or -inf."""
+        """Write the whole history as strict JSON, one line for each round.
+
+        JSON has no NaN or infinities: they become the strings nan, inf and -inf.
+        """
         data = self.to_dict()
-        rounds = ",\n".join(json.dumps(one, allow_nan=False) for one in data.pop("rounds"))
+        rounds = ",\n".join(json.dumps(record, allow_nan=False) for record in data.pop("rounds"))
         _write(path, f'{json.dumps(data)[:-1]}, "rounds": [\n{rounds}\n]}}\n')
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> History:
-        """The history that :meth:`to_dict` describes.
+        """The history that :meth:`to_dict` returned.
 
         >>> history = History(1, name="alone", rounds=[Round(0, {"error": (torch.nan,)})])
         >>> History.from_dict(history.to_dict()) == history
@@ -241,23 +317,23 @@ class History:
             raise ValueError(f"data must be a mapping, found {type(data).__name__}")
         missing = [key for key in ("format", "name", "n", "malicious", "rounds") if key not in data]
         if missing:
-            raise ValueError(f"data must hold {', '.join(missing)}, found {_few(list(data))}")
-        if data["format"] != FORMAT:
-            raise ValueError(f"format must be {FORMAT}, found {data['format']!r}")
-        return cls(data["n"], data["malicious"], data["name"], map(as_round, as_list("rounds", data["rounds"])))
+            raise ValueError(
+                f"data must hold {', '.join(missing)}, found {_abbreviated(list(data))}"
+            )
+        if data["format"] != HISTORY_FORMAT:
+            raise ValueError(f"format must be {HISTORY_FORMAT}, found {data['format']!r}")
+        rounds = map(as_round, as_list("rounds", data["rounds"]))
+        return cls(data["n"], data["malicious"], data["name"], rounds)
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> History:
-        """The history that :meth:`to_json` wrote; of any other file, a ValueError says what is wrong with it."""
+        """The history that :meth:`to_json` wrote; any other file is a ValueError."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (
-            ValueError,
-            TypeError,
-            RuntimeError,
-            OverflowError,
-        ) as error:  # such as too many clients
-            raise ValueError(f"{os.fspath(path)} is not a history that to_json wrote: {error}") from error
+        # Forged values meet many checks: numbers of the wrong type, or n beyond any memory.
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            found = f"{os.fspath(path)} is not a history that to_json wrote: {error}"
+            raise ValueError(found) from error
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
@@ -273,5 +349,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _few(values: list[Any]) -> str:
-    return ", ".join(map(str, values if len(values) < 6 else [*values[:2], "...", *values[-2:]]))
+def _abbreviated(values: list[Any]) -> str:
+    """The values, or the first and last two of many."""
+    shown = values if len(values) < 6 else [*values[:2], "...", *values[-2:]]
+    return ", ".join(map(str, shown))

@@ -1,4 +1,4 @@
-"""What happened in one round, as plain numbers."""
+"""The results of one round, as plain numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One round. Two rounds are equal if their results are: ``seconds`` do not count, and NaN equals NaN.
+    """The results of one round.
 
-    ``clients`` holds, by name of a metric, one value for each client; it is empty in rounds that were not evaluated.
-    ``values`` are of the whole system, such as ``consensus``, ``accepted_benign``, ``accepted_malicious`` or ``bytes``
-    (sent by a client on average). ``seconds`` are per phase, such as ``train`` or ``aggregate``. ``diverged`` names
-    the clients whose models became non-finite in this round; to name them again later changes nothing.
+    Two rounds are equal if their results are equal: ``seconds`` do not count, and NaN equals NaN.
+
+    Args:
+        t: the number of the round, from 0.
+        clients: one value for each client, by name of the metric; empty in rounds that were not
+            evaluated.
+        values: values of the whole system, such as ``consensus``, ``accepted_benign``,
+            ``accepted_malicious`` or ``bytes`` (sent by a client on average).
+        seconds: the time of each phase, such as ``train`` or ``aggregate``.
+        diverged: clients whose models became non-finite in this round. Naming a client again in a
+            later round changes nothing.
 
     >>> Round(0, {"error": torch.tensor([0.5, 0.25])}, {"consensus": 0.1}).clients
     {'error': (0.5, 0.25)}
@@ -36,11 +43,16 @@ class Round:
         check_count("t", self.t, 0)
         plain = {
             "t": int(self.t),
-            "clients": {metric: _tuple(metric, x, float) for metric, x in _named("clients", self.clients)},
-            "values": {name: _number(name, x, float) for name, x in _named("values", self.values)},
-            "seconds": {phase: _number(phase, x, float) for phase, x in _named("seconds", self.seconds)},
+            "clients": {
+                name: _tuple(name, x, float) for name, x in _items("clients", self.clients)
+            },
+            "values": {name: _number(name, x, float) for name, x in _items("values", self.values)},
+            "seconds": {
+                name: _number(name, x, float) for name, x in _items("seconds", self.seconds)
+            },
             "diverged": _tuple("diverged", self.diverged, index),
         }
+        # Plain numbers: a record must not change with the tensors that it was made from.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
@@ -51,20 +63,22 @@ class Round:
 
     @property
     def alone(self) -> bool:
-        """Whether benign clients received messages and accepted none, so that everybody trained alone.
+        """Whether benign clients received messages and accepted none: all of them trained alone.
 
         >>> Round(0, values={"accepted_benign": 0.0, "accepted_malicious": torch.nan}).alone
         True
         """
-        rates = [self.values.get(f"accepted_{who}", math.nan) for who in ("benign", "malicious")]
+        rates = [self.values.get(f"accepted_{kind}", math.nan) for kind in ("benign", "malicious")]
         known = [rate for rate in rates if not math.isnan(rate)]
         return bool(known) and not any(known)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, as strict JSON has them: what is not finite is the string nan, inf or -inf."""
+        """The fields by name as strict JSON types; non-finite numbers are strings."""
         return {
             "t": self.t,
-            "clients": {name: [_strict(x) for x in values] for name, values in self.clients.items()},
+            "clients": {
+                name: [_strict(x) for x in values] for name, values in self.clients.items()
+            },
             "values": {name: _strict(x) for name, x in self.values.items()},
             "seconds": {name: _strict(x) for name, x in self.seconds.items()},
             "diverged": list(self.diverged),
@@ -72,7 +86,7 @@ class Round:
 
 
 def as_round(data: Any) -> Round:
-    """The round that :meth:`Round.to_dict` describes."""
+    """The round that :meth:`Round.to_dict` returned."""
     names = ("t", "clients", "values", "seconds", "diverged")
     if not isinstance(data, Mapping) or set(data) != set(names):
         raise ValueError(f"rounds must hold {', '.join(names)} each, found {data!r:.80}")
@@ -80,20 +94,20 @@ def as_round(data: Any) -> Round:
 
 
 def as_list(name: str, values: Any) -> list[Any]:
-    """A list, but not of the letters of a string or the keys of a mapping."""
+    """The values as a list; a string or a mapping is an error, although both can be iterated."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list, found {values!r:.80}")
     return list(values)
 
 
-def _named(name: str, table: Any) -> Iterable[tuple[str, Any]]:
+def _items(name: str, table: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
         raise ValueError(f"{name} must map names to numbers, found {table!r:.80}")
     return table.items()
 
 
 def _tuple(name: str, values: Any, kind: Callable[[Any], Number]) -> tuple[Number, ...]:
-    """Numbers from a tensor, an array or a sequence."""
+    """Numbers from a tensor, an array or an iterable."""
     plain = values.tolist() if hasattr(values, "tolist") else values
     return tuple(_number(name, x, kind) for x in as_list(name, plain))
 
@@ -106,4 +120,5 @@ def _number(name: str, x: Any, kind: Callable[[Any], Number]) -> Number:
 
 
 def _strict(x: float) -> float | str:
+    """A number that strict JSON can hold: float("nan") and the like read these strings back."""
     return x if math.isfinite(x) else str(x)

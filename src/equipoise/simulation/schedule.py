@@ -11,27 +11,30 @@ import torch
 from equipoise._utils.formatting import as_call
 from equipoise._utils.rng import stream
 
-ValueT = TypeVar("ValueT")
+SettingT = TypeVar("SettingT")
 
 
 @dataclass(frozen=True)
-class EachRound(Generic[ValueT]):
+class EachRound(Generic[SettingT]):
     """A setting that is drawn anew in every round: ``draw(t, generator)`` returns it.
 
-    The generator depends on the simulator's seed, on the round and on the setting's name: ``topology``, ``rule`` or
-    ``alpha``. In the BALANCE paper, clients that disconnect
-    are ``EachRound(lambda t, generator: graph.drop(0.2, generator))``, Case II is ``EachRound(lambda t, generator:
-    torch.rand(n, generator=generator))`` for alpha, and Case IV draws a `PerClient` rule.
+    The generator depends on the seed of the simulator, on the round and on the name of the
+    setting: ``topology``, ``rule`` or ``alpha``.
+
+    In the BALANCE paper, clients that disconnect are
+    ``EachRound(lambda t, generator: graph.drop(0.2, generator))``, Case II is
+    ``EachRound(lambda t, generator: torch.rand(n, generator=generator))`` for ``alpha``, and
+    Case IV draws a `PerClient` rule.
 
     >>> alpha = eq.EachRound(lambda t, generator: torch.rand(3, generator=generator))
     >>> alpha.at(0, seed=1, name="alpha").shape
     torch.Size([3])
     """
 
-    draw: Callable[[int, torch.Generator], ValueT]
+    draw: Callable[[int, torch.Generator], SettingT]
 
     __repr__ = as_call
 
-    def at(self, t: int, *, seed: int, name: str) -> ValueT:
+    def at(self, t: int, *, seed: int, name: str) -> SettingT:
         """The setting of that name in round t."""
         return self.draw(t, stream(seed, name, t))

@@ -4,76 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from equipoise import kernels
 from equipoise._utils.formatting import call
 from equipoise._utils.progress import Progress, Silence
-from equipoise._utils.rng import stream
-from equipoise._utils.validation import Clients, as_counts, as_mask, check_count, check_flag, describe
+from equipoise._utils.validation import (
+    Clients,
+    as_counts,
+    as_mask,
+    check_callable,
+    check_count,
+    check_flag,
+    describe,
+)
 from equipoise.attacks import Attack
-from equipoise.metrics import consensus_error
-from equipoise.rules import as_shares, at_most_one_warning, mix
+from equipoise.rules import as_shares, at_most_one_warning
 from equipoise.simulation import checkpoints
-from equipoise.simulation._evaluation import Metric, is_measured, measured
-from equipoise.simulation._round import Messages
-from equipoise.simulation._round import Rule as Rule
-from equipoise.simulation._round_inputs import expected, wants_update
-from equipoise.simulation._timing import Stopwatch
+from equipoise.simulation._evaluation import MetricFunction
+from equipoise.simulation._round import play_round
+from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._validation import (
     check_attack,
-    check_options,
+    check_evaluation,
+    check_models,
     check_rule,
     check_topology,
     is_drawn,
-    poisoned,
-    unchanged,
+    prepare_trainer,
 )
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
 from equipoise.simulation.schedule import EachRound
+from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
 from equipoise.topology import Topology
 from equipoise.training import Trainer
-from equipoise.types import Aggregated, RoundInputs
 
 
-class Simulator:
-    r"""Clients that train, exchange models along a graph, aggregate and mix: Algorithm 3 of the BALANCE paper.
+class Simulator(Settings):
+    r"""Clients that train, exchange models along a graph, aggregate and mix.
 
-    Every round t, each client i trains its model to :math:`w_i^{t+1/2}`, sends it to its neighbours, aggregates what it
-    received by the rule, and keeps a share alpha of its own:
-    :math:`w_i^{t+1} = \alpha w_i^{t+1/2} + (1 - \alpha) \mathrm{AGG}_i`. Malicious clients train and aggregate like the
-    others, on poisoned data if the attack is one on data, and send what the attack forges.
+    This is Algorithm 3 of the BALANCE paper. In every round t, each client i trains its model to
+    :math:`w_i^{t+1/2}`, sends it to its neighbors, aggregates the messages that it received with
+    the rule, and mixes the aggregate with its own model:
+    :math:`w_i^{t+1} = \alpha w_i^{t+1/2} + (1 - \alpha) \mathrm{AGG}_i`. Malicious clients train
+    and aggregate like the others, on poisoned data if the attack poisons data, and send the
+    messages that the attack forges.
 
-    The simulator only puts the parts together; each of them also works in a loop of your own. A run depends on the
-    seed and on nothing else: two runs on one machine are equal bit by bit, also if one was interrupted and resumed.
+    The simulator only composes the parts; each of them also works in a loop of your own. A run
+    depends on its arguments and the seed only: two runs on one machine are equal bit by bit, even
+    if one of them was interrupted and resumed.
 
     Args:
-        trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, of which a run takes a copy that
-            remembers nothing of others, or any function. One that remembers something from round
-            to round needs ``state_dict`` to resume exactly: see `Trainer`.
-        topology: the graph, or a function of the round, or an `EachRound`. With ``topology.with_self_loops()`` and
-            ``alpha=0`` a client's own model is one of those that are aggregated.
-        rule: the rule of all clients, a `PerClient`, an `EachRound` that draws one, or None for local training only.
+        trainer: local training, ``trainer(models, t) -> models``: a `LocalSGD`, of which a run
+            takes a copy without memory of earlier runs, or any function. A trainer with memory
+            needs ``state_dict`` to resume exactly: see `Trainer`.
+        topology: the graph, or a function of the round, or an `EachRound`. With
+            ``topology.with_self_loops()`` and ``alpha=0``, a client's own model is one of the
+            aggregated ones.
+        rule: the rule of all clients, a `PerClient`, an `EachRound` that draws one, or None for
+            local training only.
         models: (n, d) the initial models.
-        attack: what malicious clients do; nothing if not given.
+        attack: the behavior of malicious clients, None if they behave like the others.
         malicious: bool mask (n,) or client ids.
-        alpha: share of own in the mixture: a number, one per client (n,), a function of the round, or an `EachRound`.
-        total: how many rounds there will be, which BALANCE must know; `run` sets it if it is not given.
-        metrics: what to measure of every client's model, by name: functions from models (n, d) to values (n,).
-        every: measure after every that many rounds, or after the rounds in a container, and after the last one.
-        tolerated: how many malicious neighbours rules expect: a number, or one per client (n,). If not given, what
-            the rule was made with, ``Krum(tolerated=2)``; if that was not given either, the true number in each
-            round's graph, as the BALANCE paper has it: 0 without an attack.
-        loss_of: for UBAR, a function of the round that returns ``loss_of`` of `RoundInputs`; by default the trainer's.
-        keep_nonfinite: let messages with NaN or infinities through to the rules, to reproduce papers that did.
-        seed: decides everything that is random here; the trainer has its own.
-        name: of the history.
+        alpha: weight of a client's own model in the mixture: a number, one per client (n,), a
+            function of the round, or an `EachRound`.
+        total: number of rounds, which BALANCE must know; `run` sets it if it is not given.
+        metrics: functions from models (n, d) to values (n,), by name.
+        evaluate_every: measure metrics after every that many rounds, or after the rounds in a
+            container; the last round is always evaluated.
+        tolerated: how many malicious neighbors rules expect: a number, or one per client (n,). The
+            default is the number that the rule was made with, ``Krum(tolerated=2)``, or else the
+            true number in the graph of the round, as in the BALANCE paper: 0 without an attack.
+        loss_of: a function of the round that returns ``loss_of`` of `RoundInputs`, which UBAR
+            needs; the default is that of the trainer.
+        keep_nonfinite: pass messages with NaN or infinities to the rules, to reproduce papers that
+            did.
+        seed: determines all random numbers of the run; the trainer has its own seed.
+        name: the name of the history.
 
     >>> goals = torch.tensor([[1.0], [2.0], [3.0], [50.0]])
     >>> simulator = eq.Simulator(
@@ -93,76 +103,149 @@ class Simulator:
         self,
         trainer: Trainer,
         topology: Topology | Callable[[int], Topology] | EachRound[Topology],
-        rule: Rule | EachRound[Rule] | None,
+        rule: RuleLike | EachRound[RuleLike] | None,
         models: Tensor,
         *,
         attack: Attack | None = None,
         malicious: Clients | None = None,
         alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor] = 0.5,
         total: int | None = None,
-        metrics: Mapping[str, Metric] | None = None,
-        every: int | Container[int] = 1,
+        metrics: Mapping[str, MetricFunction] | None = None,
+        evaluate_every: int | Container[int] = 1,
         tolerated: int | Tensor | None = None,
         loss_of: Callable[[int], Callable[..., Tensor]] | None = None,
         keep_nonfinite: bool = False,
         seed: int = 0,
         name: str = "",
     ) -> None:
+        check_models(models)
+        n = len(models)
         metrics = {} if metrics is None else metrics
-        check_options(models, total, every, metrics, trainer=trainer, **{} if loss_of is None else {"loss_of": loss_of})
+        if total is not None:
+            check_count("total", total, 1)
+        check_evaluation(evaluate_every, metrics)
+        check_callable("trainer", trainer)
+        if loss_of is not None:
+            check_callable("loss_of", loss_of)
         check_count("seed", seed, 0)
         check_flag("keep_nonfinite", keep_nonfinite)
         check_attack(attack, malicious)
         if not is_drawn("topology", topology):
-            check_topology(topology, len(models))
+            check_topology(topology, n)
         if not isinstance(rule, EachRound):
-            check_rule(rule, len(models))
+            check_rule(rule, n)
         if not is_drawn("alpha", alpha):
             as_shares(alpha, models)
         if tolerated is not None:
-            as_counts("tolerated", tolerated, len(models), models.device)
-        self.topology, self.rule, self.attack, self.alpha = topology, rule, attack, alpha
-        self.models, self.t, self.total = models.detach().clone(), 0, None if total is None else int(total)
-        self.state: Any = None
-        self.malicious = as_mask(malicious, len(models)).to(models.device, copy=True)
-        self.metrics, self.tolerated, self.seed = dict(metrics), tolerated, int(seed)
-        self.every = every if isinstance(every, Container) else int(every)
-        self.keep_nonfinite = keep_nonfinite
-        self.trainer = poisoned(trainer, attack, self.malicious)
-        self.loss_of = loss_of or getattr(self.trainer, "loss_of", None)
-        self.history = History(len(models), self.malicious, name)
-        self._warned: list[str] = []
+            as_counts("tolerated", tolerated, n, models.device)
+        # A copy: the caller may go on to use the mask for something else.
+        mask = as_mask(malicious, n).to(models.device, copy=True)
+        trainer = prepare_trainer(trainer, attack, mask)
+        if not isinstance(evaluate_every, Container):
+            evaluate_every = int(evaluate_every)  # a number of numpy
+        super().__init__(
+            trainer=trainer,
+            topology=topology,
+            rule=rule,
+            attack=attack,
+            malicious=mask,
+            alpha=alpha,
+            metrics=dict(metrics),
+            evaluate_every=evaluate_every,
+            tolerated=tolerated,
+            loss_of=loss_of or getattr(trainer, "loss_of", None),
+            keep_nonfinite=keep_nonfinite,
+            seed=int(seed),
+        )
+        self._state = State(
+            models=models.detach().clone(),
+            t=0,
+            total=None if total is None else int(total),
+            rule_state=None,
+            trainer_state=None,
+            history=History(n, mask, name),
+        )
+        self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
 
     def __repr__(self) -> str:
-        names = ("trainer", "topology", "rule", "models", "attack", "malicious", "alpha", "t", "total")
-        values = {name: getattr(self, name) for name in names}
-        return call("Simulator", **values | {"malicious": self.malicious.nonzero().flatten().tolist()})
+        return call(
+            "Simulator",
+            trainer=self.trainer,
+            topology=self.topology,
+            rule=self.rule,
+            models=self.models,
+            attack=self.attack,
+            malicious=self.malicious.nonzero().flatten().tolist(),
+            alpha=self.alpha,
+            t=self.t,
+            total=self.total,
+        )
+
+    # The state of the run
 
     @property
-    def n(self) -> int:
-        """Number of clients."""
-        return len(self.models)
+    def state(self) -> State:
+        """The current state. Assign an earlier one to roll the run back to it.
 
-    # Algorithm 3: one round.
+        The trainer is a live object: its part of the state is copied on every access.
 
-    @torch.no_grad()
+        >>> trainer = lambda models, t: models + 1
+        >>> simulator = eq.Simulator(trainer, eq.Topology.ring(3), None, torch.zeros(3, 1))
+        >>> before = simulator.state
+        >>> _ = simulator.run(5)
+        >>> simulator.state = before
+        >>> simulator.t, simulator.models.sum()
+        (0, tensor(0.))
+        """
+        return replace(self._state, trainer_state=read_trainer_state(self.trainer))
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if not isinstance(state, State) or describe(state.models) != describe(self.models):
+            expected = f"a State with models like {describe(self.models)}"
+            found = describe(state.models if isinstance(state, State) else state)
+            raise ValueError(f"state must be {expected}, found {found}")
+        # In this order: if the trainer refuses its state, the rest is rolled back all the same.
+        self._state = state
+        restore_trainer_state(self.trainer, state.trainer_state)
+
+    @property
+    def models(self) -> Tensor:
+        """(n, d) the current models of all clients."""
+        return self._state.models
+
+    @property
+    def t(self) -> int:
+        """Number of completed rounds."""
+        return self._state.t
+
+    @property
+    def total(self) -> int | None:
+        """Number of rounds that the run is going to have, None until that is known."""
+        return self._state.total
+
+    @property
+    def history(self) -> History:
+        """The records of the completed rounds."""
+        return self._state.history
+
+    @contextmanager
+    def _rolled_back_on_error(self) -> Iterator[State]:
+        """Roll back all state on any exception, Ctrl-C included."""
+        before = self.state
+        try:
+            yield before
+        except BaseException:
+            self.state = before
+            raise
+
+    # Rounds
+
     def step(self) -> Round:
-        """One round; returns its record, which is also added to the history. Nothing changes if it fails."""
-        watch = Stopwatch(self.models.device)
-        with self._restored_on_error(), at_most_one_warning(self._warned):
-            t, topology, rule, alpha = self.t, self._topology(), self._rule(), self._alpha()
-            with watch.phase("train"):
-                trained = self._trained(t)
-            messages, own, out = None, trained, Aggregated(trained)
-            if rule is not None:
-                messages = Messages(self, topology, rule, self._inputs(t, topology, rule, trained), watch)
-                own, out = messages.converse(trained)
-            with watch.phase("mix"):
-                models = own if rule is None else mix(own, out.model, alpha)
-            record = self._record(t, models, out, messages, watch)
-            self.history.add(record)
-            self.models, self.t, self.state = models, t + 1, out.state
-        return record
+        """Run one round and return its record. A round that fails changes nothing."""
+        with self._rolled_back_on_error() as before, at_most_one_warning(self._warned):
+            self._state = play_round(self, before)
+        return self.history[-1]
 
     def run(
         self,
@@ -171,148 +254,118 @@ class Simulator:
         progress: bool = False,
         checkpoint: str | Path | None = None,
         save_every: int = 100,
+        on_round: Callable[[Simulator], object] | None = None,
     ) -> History:
-        """Run so many rounds more, or all that are left of ``total``; returns the history.
+        """Run that many more rounds, or all that are left of ``total``, and return the history.
 
-        The first run fixes ``total``, if the Simulator was not made with one: who runs in parts gives it there.
+        The first run sets ``total`` if the constructor did not. To run in several parts, pass
+        ``total`` to the constructor.
 
-        With ``checkpoint``, a file, the run is saved at the start, every ``save_every`` rounds, at the end, and when it
-        is interrupted; if the file exists already, the run goes on from there, and ``rounds`` counts from the start.
-        Ctrl-C ends a run as it was before the round: ``history`` holds all that are complete, and `run` goes on.
+        Ctrl-C rolls back the current round: ``history`` holds the completed ones, and `run` can be
+        called again.
+
+        Args:
+            rounds: number of rounds to add; with a checkpoint that exists, the number of rounds
+                from the start.
+            progress: show a progress bar on standard error.
+            checkpoint: a file to resume from if it exists, and to save to: at the start, every
+                ``save_every`` rounds, at the end, and when the run is interrupted.
+            save_every: number of rounds between two checkpoints.
+            on_round: called with the simulator after each round. The run stops early if it
+                returns True.
+
+        >>> def is_close(simulator):
+        ...     return bool((simulator.models < 0.1).all())
+        >>> trainer = lambda models, t: models / 2
+        >>> simulator = eq.Simulator(trainer, eq.Topology.ring(3), None, torch.ones(3, 1))
+        >>> len(simulator.run(100, on_round=is_close))
+        4
         """
+        check_count("save_every", save_every, 1)
+        if on_round is not None:
+            check_callable("on_round", on_round)
         if checkpoint is not None:
             checkpoints.warn_of_unsaved_state(self.trainer)
-        kept, total, begun = checkpoints.Kept(self, checkpoint, save_every), self.total, self.t
-        with self._restored_on_error():
-            end = self._end(rounds, resumes=checkpoint is not None and Path(checkpoint).exists())
-            kept.resume(end)
-        if self.t != begun:  # what was resumed depends on its total
-            total, begun = self.total, self.t
+        total = self.total
+        begun = self.t
+        saved: int | None = None  # the round that is in the file
+
+        def save() -> None:
+            nonlocal saved
+            if checkpoint is not None and saved != self.t:
+                checkpoints.save(checkpoint, self.state, self)
+                saved = self.t
+
+        with self._rolled_back_on_error():
+            end, saved = self._begin(rounds, checkpoint)
+            save()  # a file that cannot be written fails here, before there is work to lose
+        if self.t != begun:
+            # The resumed rounds depend on their total, which stays even if no round follows.
+            total = self.total
+            begun = self.t
         try:
-            with kept, Progress(end, "round", done=self.t) if progress else Silence() as bar:
+            with Progress(end, "round", done=self.t) if progress else Silence() as bar:
                 while self.t < end:
                     self.step()
-                    bar.advance(self._note)
-                    kept.advance()
+                    bar.advance(self.history.status)
+                    if self.t % save_every == 0:
+                        save()
+                    if on_round is not None and on_round(self):
+                        break
         finally:
-            if self.t == begun < end:  # no round depends on it yet
-                self.total = total
+            if self.t == begun < end:  # no round depends on the new total yet
+                self._state = replace(self._state, total=total)
+            save()
         return self.history
 
-    def save(self, path: str | Path) -> None:
-        """Write all that a run needs to go on to a file, as data without code; see `load`."""
-        checkpoints.warn_of_unsaved_state(self.trainer)
-        checkpoints.save(path, self)
+    def _begin(self, rounds: int | None, checkpoint: str | Path | None) -> tuple[int, int | None]:
+        """Resume from the file if it exists; returns the round to stop at, and that in the file."""
+        if checkpoint is None or not Path(checkpoint).exists():
+            return self._set_end(rounds, resumes=False), None
+        end = self._set_end(rounds, resumes=True)
+        self._load(checkpoint)
+        if self.t > end:
+            expected = f"at least the {self.t} of {checkpoint}"
+            raise ValueError(f"rounds must be {expected}, found {end}")
+        return end, self.t
 
-    def load(self, path: str | Path) -> None:
-        """Go on from a checkpoint of a simulator that was made with the same arguments."""
-        checkpoints.warn_of_unsaved_state(self.trainer)
-        with self._restored_on_error():
-            checkpoints.load(path, self)
-
-    def _end(self, rounds: int | None, resumes: bool) -> int:
-        """The round to stop before."""
+    def _set_end(self, rounds: int | None, *, resumes: bool) -> int:
+        """The number of completed rounds to stop at; sets ``total`` if it is not known."""
         if rounds is None:
             if self.total is None:
-                raise ValueError("rounds must be given, here or as total of the Simulator, found neither")
+                expected = "given, here or as total of the Simulator"
+                raise ValueError(f"rounds must be {expected}, found neither")
             return self.total
         check_count("rounds", rounds, 1)
         end = int(rounds) if resumes else self.t + int(rounds)
-        self.total = self.total or end
-        if end > self.total:
-            hint = "Simulator(total=...) says how many there will be, otherwise the first run does"
-            raise ValueError(f"rounds must end by total = {self.total}, found {rounds} from round {self.t}; {hint}")
+        if self.total is None:
+            self._state = replace(self._state, total=end)
+        elif end > self.total:
+            raise ValueError(
+                f"rounds must end by total = {self.total}, found {rounds} from round {self.t}; "
+                "Simulator(total=...) sets it, otherwise the first run does"
+            )
         return end
 
-    # What changes from round to round.
+    # Files
 
-    def _topology(self) -> Topology:
-        return check_topology(self._drawn("topology", self.topology), self.n)
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, as data without code; see `load`."""
+        checkpoints.warn_of_unsaved_state(self.trainer)
+        checkpoints.save(path, self.state, self)
 
-    def _rule(self) -> Rule | None:
-        rule = self.rule.at(self.t, seed=self.seed, name="rule") if isinstance(self.rule, EachRound) else self.rule
-        check_rule(rule, self.n)
-        return rule
+    def load(self, path: str | Path) -> None:
+        """Continue from a checkpoint of a simulator that was made with the same arguments."""
+        checkpoints.warn_of_unsaved_state(self.trainer)
+        with self._rolled_back_on_error():
+            self._load(path)
 
-    def _alpha(self) -> float | Tensor:
-        alpha: float | Tensor = self._drawn("alpha", self.alpha)
-        return alpha
-
-    def _drawn(self, name: str, setting: Any) -> Any:
-        """A setting that may be a function of the round."""
-        if isinstance(setting, EachRound):
-            return setting.at(self.t, seed=self.seed, name=name)
-        return setting(self.t) if callable(setting) else setting
-
-    def _trained(self, t: int) -> Tensor:
-        with torch.enable_grad(), unchanged("trainer", models=self.models):
-            trained = self.trainer(self.models, t)
-        if not isinstance(trained, Tensor) or (trained.shape, trained.dtype) != (self.models.shape, self.models.dtype):
-            raise ValueError(f"trainer must return models like {describe(self.models)}, found {describe(trained)}")
-        return trained.detach()
-
-    def _inputs(self, t: int, topology: Topology, rule: Rule, trained: Tensor) -> RoundInputs:
-        """All that a rule may ask for."""
-        inputs: RoundInputs = {"t": t, "tolerated": self._tolerated(topology, rule), "state": self.state}
-        inputs["generator"] = stream(self.seed, "aggregation", t)
-        if self.total is not None:
-            inputs["total"] = self.total
-        if self.loss_of is not None:
-            inputs["loss_of"] = self.loss_of(t)
-        if hasattr(self.trainer, "samples"):
-            inputs["samples"] = self.trainer.samples
-        if wants_update(rule):
-            inputs["update"] = trained - self.models
-        return inputs
-
-    def _tolerated(self, topology: Topology, rule: Rule) -> int | Tensor:
-        if self.tolerated is not None:
-            return self.tolerated
-        liars = self.malicious if self.attack is not None else torch.zeros_like(self.malicious)
-        return expected(rule, topology.malicious_neighbors(liars).to(self.models.device))
-
-    # What is written down.
-
-    def _record(self, t: int, models: Tensor, out: Aggregated, messages: Messages | None, watch: Stopwatch) -> Round:
-        with watch.phase("bookkeeping"):
-            finite = kernels.are_finite(models)
-            values = {} if messages is None else messages.values(out)
-            broken = (~finite & ~self.malicious).nonzero().flatten().tolist()
-        clients: dict[str, Any] = {}
-        if is_measured(t, self.every, self.total):
-            with watch.phase("measure"):
-                clients = {name: measured(name, metric, models) for name, metric in self.metrics.items()}
-                values["consensus"] = consensus_error(models[~self.malicious])
-        news = tuple(client for client in broken if client not in self.history.diverged)
-        return Round(t, clients, values, watch.seconds, news)
-
-    def _note(self) -> str:
-        """What a progress bar says about the last round that was measured."""
-        benign = self.history.benign
-        last = self.history.evaluated[-1].clients if self.history.evaluated else {}
-        notes = [
-            f"worst {name} {torch.tensor(values, dtype=torch.float64, device='cpu')[list(benign)].max():.4g}"
-            for name, values in last.items()
-        ]
-        if self.history.diverged:
-            notes.append(f"{len(self.history.diverged)} benign clients not finite")
-        elif self.history[-1].alone:
-            notes.append("nobody accepted")
-        return ", ".join(notes)
-
-    @contextmanager
-    def _restored_on_error(self) -> Iterator[None]:
-        """What fails, or is interrupted anywhere, leaves no trace."""
-        before, rounds = (self.models, self.t, self.state, self.total, self.history), len(self.history)
-        trainer: Any = self.trainer
-        remembers = hasattr(trainer, "state_dict") and hasattr(trainer, "load_state_dict")
-        memory = deepcopy(trainer.state_dict()) if remembers else None  # that of a module changes with the module
+    def _load(self, path: str | Path) -> None:
+        state = checkpoints.load(path, self.state, self)
         try:
-            yield
-        except BaseException:
-            self.models, self.t, self.state, self.total, self.history = before
-            if len(self.history) > rounds:
-                self.history = History(self.n, self.malicious, self.history.name, list(self.history)[:rounds])
-            if remembers:
-                trainer.load_state_dict(memory)
-            raise
+            self.state = state
+        except Exception as error:
+            expected = "a checkpoint of the same run"
+            raise ValueError(
+                f"{path} must be {expected}, found another trainer: {error}"
+            ) from error

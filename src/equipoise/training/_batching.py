@@ -1,53 +1,63 @@
-"""Clients in blocks: those of a block are worked on in one operation, and blocks by several threads."""
+"""Mini-batches of many clients, grouped into blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from equipoise.training._ensemble._stacked import Way
-from equipoise.training._ensemble._threads import run_each
+from equipoise.training._ensemble._stacked import Backend
 from equipoise.training._examples import Batch, Examples
 
-AT_ONCE = 1 << 20  # elements of inputs and parameters that are worked on in one operation
-MOST = 256  # clients that are trained together, so that several threads have something to do
+# Elements of inputs and parameters of one block: 4 MiB of float32, so that a block and its
+# activations stay in the caches of a core.
+BLOCK_ELEMENTS = 1 << 20
+BLOCK_CLIENTS = 256  # the most clients in a block: of 1,000 small ones, several threads get some
 
 
-def for_each_batch(
-    work: Callable[[Batch], None],
-    examples: Examples,
-    positions: Tensor,
-    clients: Tensor,
-    *,
-    way: Way,
-    d: int,
-    most: int = 1,
-) -> None:
-    """Hand to work the batches of clients, who may be named repeatedly; rows are places in ``clients``.
+class Batches:
+    """The mini-batches of some clients, in blocks that are processed in one operation.
 
-    Client i has the examples at ``positions[i]``, or all it has if these are fewer. Batches in one block are equally
-    long; unless trained together, blocks have ``most`` clients. ``d`` is the number of parameters of a model.
+    A block holds clients with batches of equal length. Its batch is gathered on access, by the
+    thread that processes it: all batches at once could take more memory than the models.
+
+    Args:
+        examples: the examples of all clients.
+        positions: (n, b) the examples of each client's batch. A client with fewer than b examples
+            uses all it has.
+        clients: (c,) the client of each row, with repetitions.
+        backend: how blocks are processed; ``"batched"`` makes them as large as useful.
+        d: number of parameters of a model.
+        most: clients per block for the other backends.
     """
-    lengths, features = examples.counts[clients].clamp_max(positions.shape[1]), examples.x[0].numel()
 
-    def fitting(length: int) -> int:
-        return max(1, AT_ONCE // max(length * features + d, AT_ONCE // MOST)) if way == "batched" else most
+    def __init__(
+        self,
+        examples: Examples,
+        positions: Tensor,
+        clients: Tensor,
+        *,
+        backend: Backend,
+        d: int,
+        most: int = 1,
+    ) -> None:
+        self._examples = examples
+        self._positions = positions
+        self._clients = clients
+        self._blocks: list[tuple[Tensor, int]] = []
+        features = examples.x[0].numel()
+        lengths = examples.counts[clients].clamp_max(positions.shape[1])
+        for length in lengths.unique().tolist():
+            rows = (lengths == length).nonzero().flatten()
+            size = most
+            if backend == "batched":
+                elements = max(length * features + d, BLOCK_ELEMENTS // BLOCK_CLIENTS)
+                size = max(1, BLOCK_ELEMENTS // elements)
+            self._blocks += [(block, length) for block in rows.split(size)]
 
-    blocks = _equally_long(lengths, fitting)
+    def __len__(self) -> int:
+        return len(self._blocks)
 
-    def run(i: int) -> None:
-        rows, length = blocks[i]
-        x, y = examples.take(clients[rows], positions[clients[rows], :length])
-        work(Batch(rows.to(x.device), x, y))
-
-    run_each(run, len(blocks), threads=way != "loop" and examples.x.device.type == "cpu")
-
-
-def _equally_long(lengths: Tensor, fitting: Callable[[int], int]) -> list[tuple[Tensor, int]]:
-    """Blocks of clients with batches of one length, as many as fit."""
-    return [
-        (block, length)
-        for length in lengths.unique().tolist()
-        for block in (lengths == length).nonzero().flatten().split(fitting(length))
-    ]
+    def __getitem__(self, i: int) -> Batch:
+        rows, length = self._blocks[i]
+        clients = self._clients[rows]
+        x, y = self._examples.take(clients, self._positions[clients, :length])
+        return Batch(rows.to(x.device), x, y)

@@ -18,7 +18,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Batch(NamedTuple):
-    """Equally many examples for each of c rows of stacked models."""
+    """b examples for each of c rows of stacked models."""
 
     rows: Tensor  # (c,)
     x: Tensor  # (c, b, ...)
@@ -27,14 +27,15 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The examples of n clients, one client after the other in one tensor, so that batches are one ``index_select``.
+    """The examples of n clients, client by client in one tensor: batches are one ``index_select``.
 
-    Client i has ``counts[i]`` examples from row ``starts[i]`` on, unless ``instead`` holds other ones for it, as its
-    client ``place[i]``; a place of -1 is nowhere.
+    Client i has ``counts[i]`` examples from row ``starts[i]`` on, unless ``replacements`` holds
+    other ones for it, as its client ``replaced_by[i]``; -1 means none.
 
     >>> from equipoise.training._examples import Examples
-    >>> pairs = [(torch.zeros(3, 2), torch.tensor([0, 1, 2])), (torch.ones(1, 2), torch.tensor([9]))]
-    >>> examples = Examples.of(pairs)
+    >>> first = torch.zeros(3, 2), torch.tensor([0, 1, 2])
+    >>> second = torch.ones(1, 2), torch.tensor([9])
+    >>> examples = Examples.of([first, second])
     >>> x, y = examples.take(torch.tensor([0, 1]), torch.tensor([[2], [0]]))
     >>> x.shape, y
     (torch.Size([2, 1, 2]), tensor([[2],
@@ -46,28 +47,30 @@ class Examples:
     starts: Tensor
     counts: Tensor
     channels_last: bool = False
-    instead: Examples | None = None
-    place: Tensor | None = None
+    replacements: Examples | None = None
+    replaced_by: Tensor | None = None
 
     @classmethod
     def of(cls, clients: Iterable[Pair], *, device: torch.device | str = "cpu") -> Examples:
         """The examples (x, y) of every client."""
         if not isinstance(clients, Iterable):
-            raise ValueError(
-                f"clients must be a pair of tensors (x, y) for every client, found {describe(clients)}; "
-                "Dataset.split makes such pairs"
-            )
+            expected = "a pair of tensors (x, y) for every client"
+            found = f"{describe(clients)}; Dataset.split makes such pairs"
+            raise ValueError(f"clients must be {expected}, found {found}")
         pairs = list(clients)
         if not pairs:
-            raise ValueError("clients must hold the examples (x, y) of at least one client, found none")
+            expected = "the examples (x, y) of at least one client"
+            raise ValueError(f"clients must hold {expected}, found none")
         for i, pair in enumerate(pairs):
             _check_pair(pair, pairs[0], f"clients[{i}]")
+        # Counts and rows stay on the CPU, where batches are drawn; only examples move.
         counts = torch.tensor([len(y) for _, y in pairs], device="cpu")
-        x, y = (torch.cat([pair[i].detach() for pair in pairs]).to(device) for i in (0, 1))
+        x = torch.cat([pair[0].detach() for pair in pairs]).to(device)
+        y = torch.cat([pair[1].detach() for pair in pairs]).to(device)
         return cls(x, y, counts.cumsum(0) - counts, counts)
 
     def with_channels_last(self) -> Examples:
-        """The same images, kept in another order of memory, in which they are then taken."""
+        """The same images, stored and taken with their channels last in memory."""
         return replace(self, x=self.x.movedim(1, -1).contiguous(), channels_last=True)
 
     @property
@@ -77,14 +80,14 @@ class Examples:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of all clients' examples, whatever their order in memory; computed once."""
-        found = hashlib.blake2b(digest_size=16)
+        """A digest of all clients' examples, independent of their order in memory."""
+        digest = hashlib.blake2b(digest_size=16)
         for client in range(self.n):
             for part in self.of_client(client):
-                found.update(describe(part).encode())
+                digest.update(describe(part).encode())
                 flat = part.cpu().contiguous().flatten()
-                found.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
-        return found.hexdigest()
+                digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
+        return digest.hexdigest()
 
     def of_client(self, client: int) -> Pair:
         """The examples of one client: views."""
@@ -94,50 +97,60 @@ class Examples:
         return x.movedim(-1, 1) if self.channels_last else x, self.y[rows]
 
     def replaced(self, others: Mapping[int, Pair]) -> Examples:
-        """Other examples for some clients; everybody else's stay where they are."""
+        """The same with other examples for some clients; no example is copied."""
         if not others:
             return self
         like = self.of_client(0)
         for client, pair in others.items():
             _check_pair(pair, like, f"poisoned examples of client {client}")
-        instead = Examples.of(others.values(), device=self.x.device)
-        instead = instead.with_channels_last() if self.channels_last else instead
+        replacements = Examples.of(others.values(), device=self.x.device)
+        if self.channels_last:
+            replacements = replacements.with_channels_last()
         clients = torch.tensor(list(others), device="cpu")
-        place = torch.full((self.n,), -1, device="cpu").index_copy(0, clients, torch.arange(len(others), device="cpu"))
-        return replace(self, counts=self.counts.index_copy(0, clients, instead.counts), instead=instead, place=place)
+        replaced_by = torch.full((self.n,), -1, device="cpu")
+        replaced_by[clients] = torch.arange(len(others), device="cpu")
+        return replace(
+            self,
+            counts=self.counts.index_copy(0, clients, replacements.counts),
+            replacements=replacements,
+            replaced_by=replaced_by,
+        )
 
     def take(self, clients: Tensor, positions: Tensor) -> Pair:
-        """Examples of c clients: x ``(c, b, ...)`` and y ``(c, b, ...)`` at ``positions (c, b)`` of each one's own."""
+        """The examples of c clients at ``positions (c, b)``: x and y, each ``(c, b, ...)``."""
         x, y = self._gather(clients, positions)
         return x.movedim(-1, 2) if self.channels_last else x, y
 
     def _gather(self, clients: Tensor, positions: Tensor) -> Pair:
         rows = self.starts[clients, None] + positions
-        if self.instead is None or self.place is None:
+        if self.replacements is None or self.replaced_by is None:
             return self._rows(rows)
-        place = self.place[clients]
-        elsewhere = (place >= 0).nonzero().flatten()
-        if not len(elsewhere):
+        replaced_by = self.replaced_by[clients]
+        replaced = (replaced_by >= 0).nonzero().flatten()
+        if not len(replaced):
             return self._rows(rows)
-        x, y = self._rows(rows.index_fill(0, elsewhere, 0))
-        others = self.instead._gather(place[elsewhere], positions[elsewhere])
-        chosen = elsewhere.to(x.device)
+        # Replaced clients may have more examples than before: their rows could be out of range.
+        x, y = self._rows(rows.index_fill(0, replaced, 0))
+        others = self.replacements._gather(replaced_by[replaced], positions[replaced])
+        chosen = replaced.to(x.device)
         return x.index_copy_(0, chosen, others[0]), y.index_copy_(0, chosen, others[1])
 
     def _rows(self, rows: Tensor) -> Pair:
         index = rows.flatten().to(self.x.device)
-        x, y = (stored.index_select(0, index) for stored in (self.x, self.y))
-        return x.unflatten(0, rows.shape), y.unflatten(0, rows.shape)
+        x = self.x.index_select(0, index).unflatten(0, rows.shape)
+        y = self.y.index_select(0, index).unflatten(0, rows.shape)
+        return x, y
 
 
 def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """(n, size) different positions below each of n counts, all subsets being equally likely.
+    """(n, size) distinct positions below each of n counts; all subsets are equally likely.
 
-    No more than the largest count are drawn. A count of ``size`` or less gets 0, 1, 2, ..., and its first ``count``
-    are positions. What is drawn for one client
-    depends on the generator, on the client's place and on its count, but not on the counts of others.
+    At most as many as the largest count are drawn. A client with ``size`` examples or fewer gets
+    0, 1, 2, ..., of which the first ``count`` are positions. The positions of a client depend on
+    the generator, its row and its count, but not on the counts of others.
 
-    R. Floyd's algorithm (Bentley and Floyd, *A sample of brilliance*, CACM 1987), for all clients at once.
+    R. Floyd's algorithm (Bentley and Floyd, *A sample of brilliance*, CACM 1987), for all clients
+    at once.
 
     >>> from equipoise.training._examples import draw_positions
     >>> drawn = draw_positions(torch.tensor([5, 100, 2]), 3, torch.Generator().manual_seed(0))
@@ -146,7 +159,9 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     """
     if size >= counts.max():
         return torch.arange(int(counts.max()), device="cpu").expand(len(counts), -1)
-    uniform = torch.rand(size, len(counts), generator=generator, dtype=torch.float64, device="cpu").numpy()
+    # float64 has 53 bits: positions are uniform even among billions of examples.
+    random = torch.rand(size, len(counts), generator=generator, dtype=torch.float64, device="cpu")
+    uniform = random.numpy()
     available = np.maximum(counts.numpy(), size)
     drawn = np.empty((size, len(counts)), dtype=np.int64)
     for i in range(size):
@@ -158,15 +173,17 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
 
 
 def _check_pair(pair: object, like: Sequence[Tensor], name: str) -> None:
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        found = f"({', '.join(map(describe, pair))})" if isinstance(pair, tuple | list) else describe(pair)
+    if not isinstance(pair, tuple | list):
+        raise ValueError(f"{name} must be a pair of tensors (x, y), found {describe(pair)}")
+    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+        found = f"({', '.join(map(describe, pair))})"
         raise ValueError(f"{name} must be a pair of tensors (x, y), found {found}")
     for part, first, letter in zip(pair, like, "xy", strict=True):
         if part.dim() == 0 or part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
-            raise ValueError(
-                f"{name} must look like those of client 0, {letter} {describe(first)}, found {describe(part)}"
-            )
+            expected = f"like those of client 0, {letter} {describe(first)}"
+            raise ValueError(f"{name} must look {expected}, found {describe(part)}")
     if len(pair[0]) != len(pair[1]):
-        raise ValueError(f"{name} must have one y for every x, found {len(pair[0])} x and {len(pair[1])} y")
+        found = f"{len(pair[0])} x and {len(pair[1])} y"
+        raise ValueError(f"{name} must have one y for every x, found {found}")
     if not len(pair[0]):
         raise ValueError(f"{name} must hold at least one example, found none")

@@ -1,4 +1,4 @@
-"""Whose data an attack poisons, and when."""
+"""The examples of all clients while an attack poisons some of them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,51 @@ from equipoise.training._examples import Examples, Pair
 
 
 class Poisoning:
-    """An attack on the data of some clients; what is drawn depends on the seed and on the client alone.
+    """An attack on the data of malicious clients.
 
-    Of several attacks on one client, each draws on its own.
+    Random numbers depend on the seed and the client only. Each of several attacks on one client
+    has its own.
     """
 
     def __init__(self, clean: Examples, attack: Attack, malicious: list[int], seed: int) -> None:
-        self.clean, self.attack, self.malicious, self.seed = clean, attack, malicious, seed
+        self._clean = clean
+        self._attack = attack
+        self._malicious = malicious
+        self._seed = seed
         self._last: tuple[dict[int, tuple[DataAttack, ...]], Examples] = ({}, clean)
-        if any(poisoners(attack, client) for client in malicious):
-            self._try()
-
-    def _try(self) -> None:
-        """Complain now about an attack that these examples do not suit, not in the round when it begins."""
-        client = next(client for client in self.malicious if poisoners(self.attack, client))
-        self.clean.replaced({client: self._poisoned(client, poisoners(self.attack, client))})
+        # An attack that does not fit these examples fails now, not in the round when it begins.
+        for client in malicious:
+            if attacks := poisoners(attack, client):
+                clean.replaced({client: self._poison(client, attacks)})
+                break
 
     def examples(self, t: int) -> Examples:
-        """Everybody's examples in round t; kept, because most rounds are like the one before."""
-        at_work = {client: found for client in self.malicious if (found := poisoners(self.attack, client, t))}
-        if not _same(at_work, self._last[0]):
-            poisoned = {client: self._poisoned(client, attacks) for client, attacks in at_work.items()}
-            self._last = at_work, self.clean.replaced(poisoned)
+        """The examples of all clients in round t."""
+        active = {}
+        for client in self._malicious:
+            if attacks := poisoners(self._attack, client, t):
+                active[client] = attacks
+        # Kept from round to round: an attack rarely changes, and poisoning may take long.
+        if not _are_same(active, self._last[0]):
+            poisoned = {client: self._poison(client, attacks) for client, attacks in active.items()}
+            self._last = active, self._clean.replaced(poisoned)
         return self._last[1]
 
-    def _poisoned(self, client: int, attacks: tuple[DataAttack, ...]) -> Pair:
-        x, y = (part.clone() for part in self.clean.of_client(client))  # an attack may write to what it is given
+    def _poison(self, client: int, attacks: tuple[DataAttack, ...]) -> Pair:
+        x, y = (part.clone() for part in self._clean.of_client(client))  # attacks may modify them
         for place, attack in enumerate(attacks):
-            later = (place,) if place else ()  # what the first draws does not depend on whether others follow
-            x, y = attack.poison(x, y, generator=stream(self.seed, "poison", client, *later))
+            # The first attack draws the same whether others follow or not.
+            key = (client, place) if place else (client,)
+            x, y = attack.poison(x, y, generator=stream(self._seed, "poison", *key))
         return x, y
 
 
-def _same(some: dict[int, tuple[DataAttack, ...]], others: dict[int, tuple[DataAttack, ...]]) -> bool:
-    """The very same attacks on the same clients; whether attacks can be compared is not known."""
-    return some.keys() == others.keys() and all(
+def _are_same(
+    some: dict[int, tuple[DataAttack, ...]], others: dict[int, tuple[DataAttack, ...]]
+) -> bool:
+    """Whether the identical objects attack the same clients: attacks may not be comparable."""
+    if some.keys() != others.keys():
+        return False
+    return all(
         list(map(id, attacks)) == list(map(id, others[client])) for client, attacks in some.items()
     )

@@ -1,4 +1,4 @@
-"""One step of gradient descent, for one client or for several at once."""
+"""One step of stochastic gradient descent for many clients."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.training._batching import Batches
 from equipoise.training._ensemble._losses import BatchLoss
-from equipoise.training._ensemble._stacked import Stacked
+from equipoise.training._ensemble._stacked import Backend, Stacked
+from equipoise.training._ensemble._threads import run_each
 from equipoise.training._examples import Batch
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
+class SGDStep:
     """Stochastic gradient descent with classical momentum, as in :class:`torch.optim.SGD`.
 
-    Stacked models ``before (n, d)`` are read, ``after (n, d)`` is written, and ``velocity (n, d)``, if there is
-    momentum, is both, all in the rows of a batch only. ``before`` and ``after`` may be the same.
+    Reads stacked models ``before (n, d)`` and writes ``after (n, d)``, which may be the same
+    tensor. With momentum, ``velocity (n, d)`` is updated in place.
     """
 
     architecture: Stacked
@@ -29,23 +31,40 @@ class Descent:
     after: Tensor
     velocity: Tensor | None = None
 
+    def run(self, batches: Batches, backend: Backend, seeds: list[int] | None) -> None:
+        """Train all clients, one per row; with seeds, if the model or the loss is random."""
+
+        def train(i: int) -> None:
+            batch = batches[i]
+            if backend == "batched":
+                self.train_together(batch)
+            else:
+                self._train_alone(batch, None if seeds is None else seeds[int(batch.rows)])
+
+        with self.architecture.forked_generators(enabled=seeds is not None):
+            threads = backend != "loop" and self.before.device.type == "cpu"
+            run_each(train, len(batches), threads=threads)
+
     @torch.enable_grad()
-    def together(self, batch: Batch) -> None:
+    def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
         models = self.before.index_select(0, batch.rows)
         parts = [part.detach() for part in self.architecture.parts(models)]
         trained = [parts[i].requires_grad_() for i in self.architecture.trained]
         losses = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)
+        # Each loss depends on one client only: the gradient of the sum holds all gradients.
         gradients = torch.autograd.grad(losses.sum(), trained, allow_unused=True)
-        velocity = None if self.velocity is None else self.velocity.index_select(0, batch.rows)
-        self._move(trained, gradients, velocity)
+        velocity = None
+        if self.velocity is not None:
+            velocity = self.velocity.index_select(0, batch.rows)
+        self._update(trained, gradients, velocity)
         self.after.index_copy_(0, batch.rows, models)
         if self.velocity is not None and velocity is not None:
             self.velocity.index_copy_(0, batch.rows, velocity)
 
     @torch.enable_grad()
-    def alone(self, batch: Batch, seed: int | None = None) -> None:
-        """Train the one client of a batch; with a seed for torch's generators if random numbers are drawn."""
+    def _train_alone(self, batch: Batch, seed: int | None) -> None:
+        """Train the one client of a batch."""
         if seed is not None:
             torch.manual_seed(seed)
         row = int(batch.rows)
@@ -53,13 +72,25 @@ class Descent:
             replica.vector.copy_(self.before[row])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
-            self._move(replica.trained, gradients, None if self.velocity is None else self.velocity[row])
+            velocity = None if self.velocity is None else self.velocity[row]
+            self._update(replica.trained, gradients, velocity)
             self.after[row] = replica.vector
 
     @torch.no_grad()
-    def _move(self, trained: Sequence[Tensor], gradients: Sequence[Tensor | None], velocity: Tensor | None) -> None:
+    def _update(
+        self,
+        trained: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        velocity: Tensor | None,
+    ) -> None:
         velocities = None if velocity is None else self.architecture.parts(velocity)
-        for i, parameter, gradient in zip(self.architecture.trained, trained, gradients, strict=True):
-            if gradient is not None:  # a parameter that the loss does not depend on stays, as in torch.optim
-                change = gradient if velocities is None else velocities[i].mul_(self.momentum).add_(gradient)
-                parameter.add_(change, alpha=-self.lr)
+        for i, parameter, gradient in zip(
+            self.architecture.trained, trained, gradients, strict=True
+        ):
+            # The loss does not depend on such a parameter: it stays, as in torch.optim.
+            if gradient is None:
+                continue
+            change = gradient
+            if velocities is not None:
+                change = velocities[i].mul_(self.momentum).add_(gradient)
+            parameter.add_(change, alpha=-self.lr)

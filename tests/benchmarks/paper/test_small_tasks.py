@@ -127,7 +127,7 @@ def on(name: str, rule: Any, attack: Any = None, rounds: int = 2, **options: Any
         eq.flatten(model).expand(n, -1),
         attack=attack,
         malicious=malicious,
-        every=rounds,
+        evaluate_every=rounds,
         **{"metrics": {"error": metric(model, data.test_x, data.test_y)}} | options,
     )
     simulator.run(rounds)

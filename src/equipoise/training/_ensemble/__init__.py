@@ -1,1 +1,1 @@
-"""Evaluation and training of many models of one architecture at once."""
+"""Many models of one architecture, run together."""

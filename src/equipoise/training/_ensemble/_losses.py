@@ -1,4 +1,4 @@
-"""A loss of every client's outputs, for many clients at once."""
+"""A loss of the outputs of many clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from equipoise._utils.formatting import as_call
 
 Reduction = Literal["mean", "sum"]
 
-IGNORED = -100  # the class that cross_entropy takes for "no label"
+IGNORED = -100  # torch's default ignore_index: cross_entropy leaves out targets of this class
 
 
 @dataclass(frozen=True)
 class BatchLoss:
-    """A loss function and how it sums up a batch.
+    """A loss function and its reduction over a batch.
 
-    ``function(outputs, targets, reduction=reduction)`` returns one number, or, if ``reduction`` is None,
-    ``function(outputs, targets)`` does.
+    ``function(outputs, targets, reduction=reduction)`` returns one number, or
+    ``function(outputs, targets)`` does if ``reduction`` is None.
 
     >>> from equipoise.training._ensemble._losses import BatchLoss
     >>> loss = BatchLoss(torch.nn.functional.mse_loss, "sum")
@@ -45,12 +45,17 @@ class BatchLoss:
 
     def of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(c,) the losses of c batches, outputs ``(c, b, ...)`` and targets ``(c, b, ...)``."""
-        if self.function is cross_entropy and self.reduction and outputs.dim() == 3 and targets.dim() == 2:
+        is_classification = outputs.dim() == 3 and targets.dim() == 2
+        if self.function is cross_entropy and self.reduction and is_classification:
             return _cross_entropies(outputs, targets, self.reduction)
         return vmap(self)(outputs, targets)
 
 
 def _cross_entropies(outputs: Tensor, classes: Tensor, reduction: Reduction) -> Tensor:
-    """What vmap returns, in less than half the time: linear layers leave the classes where they are needed."""
+    """What vmap returns, in less than half the time.
+
+    cross_entropy wants classes before examples, which is how stacked linear layers leave them in
+    memory.
+    """
     totals = cross_entropy(outputs.mT, classes, reduction="none").sum(1)
     return totals if reduction == "sum" else totals / (classes != IGNORED).sum(1)

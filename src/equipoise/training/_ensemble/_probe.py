@@ -1,4 +1,4 @@
-"""Trying a model and a loss on two examples, so that what does not fit is said before training begins."""
+"""A model and a loss tried on a few examples, to report misfits before training begins."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Replica, Stacked
 
 
-class Habits(NamedTuple):
-    """What has to be known about a model in evaluation mode to judge it."""
+class EvaluationTraits(NamedTuple):
+    """Properties of a model in evaluation mode that restrict how it can be evaluated."""
 
-    random: bool  # it, or the loss, draws random numbers
-    apart: bool  # an output depends on what else is in a batch, as with a BatchNorm without running statistics
+    random: bool  # the model or the loss draws random numbers
+    batch_dependent: bool  # outputs depend on the batch, as in BatchNorm without statistics
 
 
-def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> bool:
-    """Raise unless the model can be trained with this loss on these examples; whether one of both draws random numbers.
+def check_trainable(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> bool:
+    """Raise unless the model can be trained on these examples; whether it draws random numbers.
 
-    Torch's global generators are left as they are.
+    The loss may be what draws them. Torch's global generators are restored.
     """
     replica = Replica(architecture.model, architecture.buffers)
     before = {name: buffer.clone() for name, buffer in replica.module.named_buffers()}
@@ -38,14 +38,18 @@ def try_out(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> boo
 
 
 @torch.no_grad()
-def habits_of(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> Habits:
-    """How a model in evaluation mode behaves on some of these examples.
+def evaluation_traits(
+    architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor
+) -> EvaluationTraits:
+    """The traits of a model in evaluation mode, from four of these examples.
 
-    If model or loss do not take them, that is not said here, but where losses are asked for.
+    A model or a loss that does not take them counts as batch-dependent here. Asking for its losses
+    then reports the error.
     """
-    rows = torch.arange(4, device=x.device) * (len(x) - 1) // 3  # far from each other: neighbours may be equal
+    # Spread over the data: neighbors may be equal, which would hide a dependence on the batch.
+    rows = torch.arange(4, device=x.device) * (len(x) - 1) // 3
     replica = Replica(architecture.model, architecture.buffers)
-    _shake(replica.module)
+    _perturb(replica.module)
     with watched_generators(architecture) as were_used:
         try:
             together = replica.module(x[rows])
@@ -55,42 +59,45 @@ def habits_of(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor) -> H
         except Exception:  # a module can do anything
             same = False
         random = were_used()
-    return Habits(random, apart=random or not same)
+    return EvaluationTraits(random, batch_dependent=random or not same)
 
 
 @contextmanager
 def watched_generators(architecture: Stacked) -> Iterator[Callable[[], bool]]:
-    """Torch's global generators are left as they are; the function that one gets tells whether they were used."""
-    with architecture.own_generators():
+    """Restore torch's global generators afterwards; yields a function that tells if they moved."""
+    with architecture.forked_generators():
         before = _random_state(architecture.device)
         yield lambda: not torch.equal(before, _random_state(architecture.device))
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
-    """What the module makes of x; an error of its own says which inputs it did not take."""
+    """The outputs of a module; raises a ValueError that describes x if they are not valid."""
     inputs = x.clone()
     try:
         outputs = module(inputs)
     except Exception as error:
-        raise ValueError(
-            f"model must take inputs like x, {describe(x)}, found {type(error).__name__}: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"model must take inputs like x, {describe(x)}, found {reason}") from error
     if inputs._version:
-        raise ValueError("model must leave its inputs as they are, found that it changes them in place")
+        raise ValueError("model must not modify its inputs, found that it changes them in place")
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-        raise ValueError(f"model must return one output per input, {len(x)}, found {describe(outputs)}")
+        expected = f"one output per input, {len(x)}"
+        raise ValueError(f"model must return {expected}, found {describe(outputs)}")
     return outputs
 
 
-def _shake(module: nn.Module) -> None:
-    """Change all parameters a little: a layer that begins with zeros would hide what the layers before it do."""
+def _perturb(module: nn.Module) -> None:
+    """Change all parameters a little: a layer of zeros would hide the layers before it."""
     for parameter in module.parameters():
         generator = torch.Generator(parameter.device).manual_seed(0)
-        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
+        noise = torch.randn(
+            parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device
+        )
         parameter.add_(noise, alpha=0.1)
 
 
 def _nearly_equal(x: Tensor, y: Tensor) -> bool:
+    # Half of the digits: rounding differs between batch sizes, statistics of a batch change more.
     tolerance = math.sqrt(torch.finfo(x.dtype).eps)
     return torch.allclose(x, y, tolerance, tolerance * float(y.abs().max()), equal_nan=True)
 
@@ -98,17 +105,19 @@ def _nearly_equal(x: Tensor, y: Tensor) -> bool:
 def _check_buffers(module: nn.Module, before: dict[str, Tensor], buffers: bool) -> None:
     own = {entry.name for entry in entries_of(module, "model", buffers)}
     for name, buffer in module.named_buffers():
-        counts = name.rpartition(".")[2] == "num_batches_tracked"  # looked at only where momentum is None: see below
+        # A count of batches matters only to layers with momentum None, which are refused below.
+        counts = name.rpartition(".")[2] == "num_batches_tracked"
         if name not in own and not counts and not torch.equal(buffer, before[name]):
             raise ValueError(
-                f"model must not change buffers that are not part of a client's model, found that {name!r} changes "
-                "in training; with buffers=True, and models made by flatten(model, buffers=True), every client has "
-                "its own"
+                "model must not change buffers that are not part of a client's model, found that "
+                f"{name!r} changes in training; with buffers=True, and models made by "
+                "flatten(model, buffers=True), every client has its own"
             )
     for name, part in module.named_modules():
         if getattr(part, "track_running_stats", False) and getattr(part, "momentum", 0) is None:
             raise ValueError(
-                f"model must not count its batches, as no client has a count of its own; give {name!r} a momentum"
+                "model must not count its batches, as no client has a count of its own; "
+                f"give {name!r} a momentum"
             )
 
 
@@ -117,14 +126,20 @@ def _check_loss(loss: BatchLoss, outputs: Tensor, y: Tensor) -> None:
         value = loss(outputs, y)
     except Exception as error:
         given = f"outputs {describe(outputs)} and targets {describe(y)}"
-        hint = "; reduction=None is for a loss without reduction" if "reduction" in str(error) else ""
-        raise ValueError(f"loss must take {given}, found {type(error).__name__}: {error}{hint}") from error
+        reason = f"{type(error).__name__}: {error}"
+        hint = ""
+        if "reduction" in str(error):
+            hint = "; reduction=None is for a loss without reduction"
+        raise ValueError(f"loss must take {given}, found {reason}{hint}") from error
     if not isinstance(value, Tensor) or value.dim():
         raise ValueError(f"loss must return one number for a batch, found {describe(value)}")
     if not value.requires_grad:
-        raise ValueError("loss must depend on a parameter that requires a gradient, found that it does not")
+        expected = "depend on a parameter that requires a gradient"
+        raise ValueError(f"loss must {expected}, found that it does not")
 
 
 def _random_state(device: torch.device) -> Tensor:
     state = torch.get_rng_state()
-    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
+    if device.type != "cuda":
+        return state
+    return torch.cat([state, torch.cuda.get_rng_state(device)])

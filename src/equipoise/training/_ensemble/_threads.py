@@ -1,8 +1,9 @@
-"""Independent pieces of work in Python threads: torch does its arithmetic without holding Python's lock.
+"""Independent pieces of work in Python threads.
 
-Models of single clients are small. To split every operation on them between threads, as torch does by itself, takes a
-meeting of all threads per operation, and those meetings take long on a machine that has other things to do. Here every
-piece is done by one thread from beginning to end, so that its result does not depend on how many threads there are.
+Threads help because torch does its arithmetic without holding Python's lock. Models of single
+clients are small: torch's own threads would meet after every operation, and these meetings take
+long on a machine with other load. Here one thread processes a piece from beginning to end, so its
+result does not depend on the number of threads either.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import torch
 
 
 def run_each(work: Callable[[int], object], count: int, *, threads: bool = True) -> None:
-    """Call ``work(0)`` to ``work(count - 1)``, each in one thread, in as many threads as torch may use.
+    """Call ``work(0)`` to ``work(count - 1)``, in as many threads as torch may use.
 
-    An error is raised here, and nothing new is begun after it. Without ``threads``, one call follows the other, and
-    what torch does with its threads is left to torch.
+    The first error is raised here, and no new call begins after it. Without ``threads``, calls
+    follow each other in this thread, and torch uses its own threads inside of them.
 
     >>> from equipoise.training._ensemble._threads import run_each
     >>> squares = torch.zeros(4)
@@ -27,14 +28,16 @@ def run_each(work: Callable[[int], object], count: int, *, threads: bool = True)
     >>> squares
     tensor([0., 1., 4., 9.])
     """
-    todo, available = iter(range(count)), torch.get_num_threads()
+    todo = iter(range(count))
+    available = torch.get_num_threads()
     if not threads or available == 1 or not _setting_is_per_thread():
         _run(work, todo)
         return
     try:
         _run_in_threads(work, todo, min(available, count))
     finally:
-        torch.set_num_threads(available)  # also because a thread that is new to torch gets what any other set last
+        # A thread that is new to torch starts with the number that any thread set last.
+        torch.set_num_threads(available)
 
 
 def _run_in_threads(work: Callable[[int], object], todo: Iterator[int], workers: int) -> None:
@@ -47,18 +50,21 @@ def _run_in_threads(work: Callable[[int], object], todo: Iterator[int], workers:
         try:
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
-            deque(todo, maxlen=0)  # after an error, or Ctrl-C, nobody begins anything new
+            deque(todo, maxlen=0)  # exhausted: after an error, or Ctrl-C, no new call begins
     for finished in running:
         finished.result()
 
 
 def _run(work: Callable[[int], object], todo: Iterator[int]) -> None:
+    # All threads share the iterator: whichever is free takes the next piece.
     for index in todo:
         work(index)
 
 
 def _use_one_thread() -> None:
-    torch.get_num_threads()  # begins a new thread with what was set last by any other, now and not later
+    # The first call in a thread copies the last setting of any thread. It must come first, or it
+    # would overwrite the setting below.
+    torch.get_num_threads()
     torch.set_num_threads(1)
 
 

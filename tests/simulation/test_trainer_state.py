@@ -45,7 +45,7 @@ def simulator(trainer: Any) -> eq.Simulator:
     return eq.Simulator(trainer, eq.Topology.complete(N), eq.Median(), torch.zeros(N, D), total=9)
 
 
-def test_adam_with_state_dict_resumes_exactly(tmp_path: Path) -> None:
+def test_adam_resumes_exactly(tmp_path: Path) -> None:
     whole = simulator(Adam())
     whole.run()
     for rounds in (2, 3, 9):
@@ -55,7 +55,7 @@ def test_adam_with_state_dict_resumes_exactly(tmp_path: Path) -> None:
     assert part.history == whole.history
 
 
-def test_adam_without_state_dict_warns(tmp_path: Path) -> None:
+def test_warns_without_state_dict(tmp_path: Path) -> None:
     whole = simulator(ForgetfulAdam())
     whole.run()
     with pytest.warns(UserWarning, match=WARNING):
@@ -76,11 +76,11 @@ def test_save_and_load_warn(tmp_path: Path) -> None:
     assert loading[0].filename == __file__
 
 
-def test_runs_without_checkpoint_do_not_warn() -> None:
+def test_no_warning_by_default() -> None:
     simulator(ForgetfulAdam()).run(2)
 
 
-def test_stateless_trainers_do_not_warn(tmp_path: Path) -> None:
+def test_stateless_trainer(tmp_path: Path) -> None:
     def train(models: Tensor, t: int) -> Tensor:
         return models + 1
 
@@ -95,7 +95,7 @@ def test_stateless_trainers_do_not_warn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])
 @pytest.mark.filterwarnings("ignore:trainer has no state_dict")
-def test_half_a_state_dict_is_an_error(method: str, tmp_path: Path) -> None:
+def test_half_a_state_dict(method: str, tmp_path: Path) -> None:
     def train(models: Tensor, t: int) -> Tensor:
         return models
 

@@ -1,0 +1,121 @@
+"""The messages that clients send each other in one round."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise._utils.rng import stream
+from equipoise.attacks import Knowledge, MessageAttack
+from equipoise.messages import Inbox, Lies
+from equipoise.metrics import acceptance
+from equipoise.rules import converse
+from equipoise.simulation._settings import RuleLike, Settings
+from equipoise.simulation._timing import Stopwatch
+from equipoise.simulation._validation import unchanged
+from equipoise.simulation.state import State
+from equipoise.topology import Topology
+from equipoise.types import Aggregated, RoundInputs
+
+
+class Exchanges:
+    """All exchanges of one round: messages are forged, delivered and counted."""
+
+    inbox: Inbox  # of the last exchange
+
+    def __init__(
+        self,
+        settings: Settings,
+        before: State,
+        topology: Topology,
+        rule: RuleLike,
+        inputs: RoundInputs,
+        watch: Stopwatch,
+    ) -> None:
+        self._settings = settings
+        self._before = before
+        self._topology = topology
+        self._rule = rule
+        self._inputs = inputs
+        self._watch = watch
+        self._count = 0
+
+    def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
+        """Run all exchanges: returns the models to mix with, and the aggregates."""
+        with self._watch.phase("aggregate"):
+            return converse(self._rule, trained, self._exchange, **self._inputs)
+
+    def _exchange(self, sent: Tensor) -> Inbox:
+        """Send messages along the graph; malicious clients may replace theirs."""
+        settings = self._settings
+        with self._watch.phase("forge"):
+            lies = self._forge(sent)
+        with self._watch.phase("deliver"):
+            self.inbox = self._topology.deliver(
+                sent, lies, settings.malicious, keep_nonfinite=settings.keep_nonfinite
+            )
+        self._count += 1
+        return self.inbox
+
+    def _forge(self, sent: Tensor) -> Lies | Tensor | None:
+        attack = self._settings.attack
+        if not isinstance(attack, MessageAttack) or not self._settings.malicious.any():
+            return None
+        known = self._knowledge(sent)
+        # Everything large that an attack is shown is shared, not copied, with benign clients.
+        shown = {
+            "models": known.models,
+            "previous": known.previous,
+            "origin": known.origin,
+            "topology.senders": self._topology.senders,
+            "topology.mask": self._topology.mask,
+            "inputs['update']": self._inputs.get("update"),
+        }
+        with unchanged("attack", **shown):
+            return attack.forge(known)
+
+    def _knowledge(self, sent: Tensor) -> Knowledge:
+        """What the attack knows: everything, so that defenses are tested against the worst case."""
+        t = self._before.t
+        models = self._before.models
+        sends_updates = getattr(self._rule, "sends_updates", None)
+        updates = sends_updates is not None and sends_updates(self._count, t)
+        inputs = self._inputs.copy()
+        # A copy of the generator: an attack that asks the victims' rule must not change what the
+        # victims draw later.
+        inputs["generator"] = inputs["generator"].clone_state()
+        return Knowledge(
+            models=sent,
+            topology=self._topology,
+            malicious=self._settings.malicious,
+            previous=torch.zeros_like(sent) if updates else models,
+            rule=self._rule,
+            inputs=inputs,
+            generator=stream(self._settings.seed, "attack", t, self._count),
+            origin=models if updates else None,
+        )
+
+    def values(self, out: Aggregated) -> dict[str, float]:
+        """Traffic per client, and the shares of messages that were accepted."""
+        # A self-loop is no traffic.
+        senders, receivers = self._topology.edges().T
+        messages = torch.bincount(senders[senders != receivers], minlength=self._topology.n)
+        bank = self.inbox.bank
+        size = self._count * bank.shape[1] * bank.element_size()
+        values = {
+            "bytes": size * float(messages.double().mean()),
+            "bytes_max": float(size * messages.max()),
+        }
+        rates = acceptance(out.weights, self.inbox, self._settings.malicious)
+        if rates is not None:
+            values["accepted_benign"], values["accepted_malicious"] = rates
+        if out.weights is not None:
+            values["isolated"] = self._isolated(out.weights)
+        return values
+
+    def _isolated(self, weights: Tensor) -> float:
+        """How many benign clients received messages of others and accepted none."""
+        # PerClient marks clients whose rule has no weights with NaN.
+        received = self.inbox.from_others & ~weights.isnan()
+        accepted = (received & (weights > 0)).any(1)
+        return float((received.any(1) & ~accepted & ~self._settings.malicious).sum())

@@ -1,0 +1,77 @@
+"""Everything about a run that stays the same from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.attacks import Attack
+from equipoise.rules import Aggregator, MultiExchange
+from equipoise.simulation._evaluation import MetricFunction
+from equipoise.simulation._round_inputs import expected
+from equipoise.simulation._validation import check_rule, check_topology
+from equipoise.simulation.schedule import EachRound
+from equipoise.topology import Topology
+from equipoise.training import Trainer
+
+RuleLike = Aggregator | MultiExchange
+
+
+@dataclass(eq=False, repr=False)
+class Settings:
+    """The settings of a `Simulator`, which documents them; some depend on the round."""
+
+    trainer: Trainer
+    topology: Topology | Callable[[int], Topology] | EachRound[Topology]
+    rule: RuleLike | EachRound[RuleLike] | None
+    attack: Attack | None
+    malicious: Tensor
+    alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor]
+    metrics: dict[str, MetricFunction]
+    evaluate_every: int | Container[int]
+    tolerated: int | Tensor | None
+    loss_of: Callable[[int], Callable[..., Tensor]] | None
+    keep_nonfinite: bool
+    seed: int
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.malicious)
+
+    def topology_at(self, t: int) -> Topology:
+        """The graph of round t."""
+        return check_topology(self._at(t, "topology"), self.n)
+
+    def rule_at(self, t: int) -> RuleLike | None:
+        """The rule of round t. A rule is called itself, so a function is no schedule of rules."""
+        rule = self.rule
+        if isinstance(rule, EachRound):
+            rule = rule.at(t, seed=self.seed, name="rule")
+        check_rule(rule, self.n)  # the constructor cannot check a rule that is drawn later
+        return rule
+
+    def alpha_at(self, t: int) -> float | Tensor:
+        """The weight of a client's own model in round t."""
+        alpha: float | Tensor = self._at(t, "alpha")
+        return alpha
+
+    def _at(self, t: int, name: str) -> Any:
+        setting = getattr(self, name)
+        if isinstance(setting, EachRound):
+            return setting.at(t, seed=self.seed, name=name)
+        return setting(t) if callable(setting) else setting
+
+    def tolerated_by(self, rule: RuleLike, topology: Topology) -> int | Tensor:
+        """How many malicious neighbors the clients expect on this graph."""
+        if self.tolerated is not None:
+            return self.tolerated
+        # Without an attack, malicious clients behave like the others.
+        attackers = self.malicious
+        if self.attack is None:
+            attackers = torch.zeros_like(self.malicious)
+        return expected(rule, topology.malicious_neighbors(attackers).to(self.malicious.device))

@@ -1,0 +1,72 @@
+"""Losses of many models on the mini-batches of clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.training._batching import Batches
+from equipoise.training._ensemble._losses import BatchLoss
+from equipoise.training._ensemble._stacked import Backend, Stacked
+from equipoise.training._ensemble._threads import run_each
+from equipoise.training._examples import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class LossEvaluation:
+    """Reads stacked ``models (c, d)`` and writes ``losses (c,)``."""
+
+    architecture: Stacked
+    loss: BatchLoss
+    models: Tensor
+    losses: Tensor
+
+    def run(
+        self, batches: Batches, backend: Backend, *, same: bool, seeds: list[int] | None
+    ) -> None:
+        """Evaluate all models, one per row.
+
+        ``same`` says that all rows hold the same model. ``seeds``, one per row, are given if the
+        model or the loss is random.
+        """
+
+        def evaluate(i: int) -> None:
+            batch = batches[i]
+            if backend == "batched":
+                self._evaluate_together(batch)
+            elif same:
+                self._evaluate_one_model(batch)
+            else:
+                self._evaluate_alone(batch, None if seeds is None else seeds[int(batch.rows)])
+
+        with self.architecture.forked_generators(enabled=seeds is not None):
+            threads = backend != "loop" and self.models.device.type == "cpu"
+            run_each(evaluate, len(batches), threads=threads)
+
+    @torch.no_grad()
+    def _evaluate_together(self, batch: Batch) -> None:
+        """Evaluate all models of a batch in the same operations."""
+        parts = self.architecture.parts(self.models.index_select(0, batch.rows))
+        outputs = self.architecture.apply(parts, batch.x)
+        self.losses[batch.rows] = self.loss.of_each(outputs, batch.y)
+
+    @torch.no_grad()
+    def _evaluate_alone(self, batch: Batch, seed: int | None) -> None:
+        """Evaluate the one model of a batch."""
+        if seed is not None:
+            torch.manual_seed(seed)
+        row = int(batch.rows)
+        with self.architecture.replica() as replica:
+            replica.vector.copy_(self.models[row])
+            self.losses[row] = self.loss(replica.module(batch.x[0]), batch.y[0])
+
+    @torch.no_grad()
+    def _evaluate_one_model(self, batch: Batch) -> None:
+        """Evaluate one model on the examples of several clients, in one forward pass."""
+        with self.architecture.replica() as replica:
+            replica.vector.copy_(self.models[int(batch.rows[0])])
+            outputs = replica.module(batch.x.flatten(0, 1)).unflatten(0, batch.x.shape[:2])
+            for row, output, y in zip(batch.rows.tolist(), outputs, batch.y, strict=True):
+                self.losses[row] = self.loss(output, y)
