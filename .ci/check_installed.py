@@ -34,8 +34,12 @@ def main() -> None:
     import equipoise
 
     seconds = time.perf_counter() - start
-    print(f"equipoise {equipoise.__version__}, imported in {seconds:.2f} s on top of torch, networkx and numpy")
-    assert "site-packages" in str(equipoise.__file__), f"not the installed package: {equipoise.__file__}"
+    print(
+        f"equipoise {equipoise.__version__}, imported in {seconds:.2f} s on top of torch, networkx and numpy"
+    )
+    assert "site-packages" in str(equipoise.__file__), (
+        f"not the installed package: {equipoise.__file__}"
+    )
     assert equipoise.__version__ == version("equipoise"), f"metadata says {version('equipoise')}"
     assert files("equipoise").joinpath("py.typed").is_file(), "py.typed is missing"
     assert not watch.seen, f"import equipoise asks for {sorted(watch.seen)}"

@@ -10,7 +10,9 @@ from pathlib import Path
 def main() -> None:
     """Write the files and say how many there are."""
     readme, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    examples = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), flags=re.DOTALL)
+    examples = re.findall(
+        r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     assert examples, f"{readme} has no Python examples"
     for number, example in enumerate(examples, start=1):
         (folder / f"example_{number}.py").write_text(example, encoding="utf-8")

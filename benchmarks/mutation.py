@@ -74,7 +74,9 @@ def key_of(mutant: MutationSpec, clone: Path) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=300, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--part", default="0/1", help="which share of the mutants to run, as 0/2")
@@ -85,7 +87,9 @@ def main() -> None:
     done = set()
     if options.output.exists():
         with open(options.output, newline="") as file:
-            done = {(row["module"], row["operator"], row["occurrence"]) for row in csv.DictReader(file)}
+            done = {
+                (row["module"], row["operator"], row["occurrence"]) for row in csv.DictReader(file)
+            }
     else:
         options.output.write_text(",".join(COLUMNS) + "\n")
     output = options.output.resolve()
@@ -110,7 +114,14 @@ def main() -> None:
             result = mutate_and_test([mutant], command, TIMEOUT)
             lines = (result.diff or "").splitlines()
             change = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-            row = [key[0], *mutant.start_pos, key[1], key[2], result.test_outcome.value, " / ".join(change)]
+            row = [
+                key[0],
+                *mutant.start_pos,
+                key[1],
+                key[2],
+                result.test_outcome.value,
+                " / ".join(change),
+            ]
             with open(output, "a", newline="") as file:
                 csv.writer(file).writerow(row)
             print(number, *row[:2], row[5], row[6], flush=True)

@@ -31,7 +31,9 @@ def measure(package: Path, tests: Path | None = None) -> dict[str, str]:
     lines = [line for text in texts for line in text.splitlines()]
     trees = [ast.parse(text) for text in texts]
     functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, Function)]
-    assignments = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    assignments = [
+        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assign)
+    ]
     modules = [file for file in files if not file.name.startswith("__")]
     found = {
         "files": f"{len(files)}",

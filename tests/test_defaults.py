@@ -154,7 +154,9 @@ def test_what_is_made(name: str, device: str, dtype: torch.dtype) -> None:
 def test_what_is_read(name: str, device: str, dtype: torch.dtype, tmp_path: Path) -> None:
     if name == "celeba":
         test_celeba.write(tmp_path)
-        assert made_alike(lambda: data.celeba(tmp_path, size=8, limit=18, progress=False), device, dtype)
+        assert made_alike(
+            lambda: data.celeba(tmp_path, size=8, limit=18, progress=False), device, dtype
+        )
     elif name == "har":
         test_har.write(tmp_path, test_har.files())
         assert made_alike(lambda: data.har(tmp_path), device, dtype)

@@ -27,7 +27,12 @@ PAIR = (torch.ones(5, 2), torch.ones(5, 1))
 
 
 def construct(**changes: Any) -> eq.Simulator:
-    options = {"trainer": lambda models, t: models, "topology": RING, "rule": MEDIAN, "models": MODELS}
+    options = {
+        "trainer": lambda models, t: models,
+        "topology": RING,
+        "rule": MEDIAN,
+        "models": MODELS,
+    }
     return eq.Simulator(**options | changes)
 
 
@@ -213,7 +218,10 @@ CLIENTS: dict[str, Mistake] = {
         lambda: eq.attacks.Knowledge(MODELS, RING.adjacency(), [0]),  # type: ignore[arg-type]
         "topology must be a Topology, found bool (4, 4)",
     ),
-    "a graph that there is not": (lambda: eq.Topology.regular(5, 3), "n * degree must be even, found 5 * 3 = 15"),
+    "a graph that there is not": (
+        lambda: eq.Topology.regular(5, 3),
+        "n * degree must be even, found 5 * 3 = 15",
+    ),
 }
 
 NUMBERS: dict[str, Mistake] = {
@@ -283,7 +291,10 @@ NUMBERS: dict[str, Mistake] = {
         lambda: BALANCE(OWN, RECEIVED, t=10, total=10),
         "t must be a round from 0 to total - 1 = 9, found 10",
     ),
-    "a negative gamma": (lambda: eq.Balance(gamma=-0.3), "gamma must be a finite number >= 0, found -0.3"),
+    "a negative gamma": (
+        lambda: eq.Balance(gamma=-0.3),
+        "gamma must be a finite number >= 0, found -0.3",
+    ),
     "gamma as text": (
         lambda: eq.BalanceMedian(gamma="0.3"),  # type: ignore[arg-type]
         "gamma must be a finite number >= 0, found '0.3'",
@@ -321,7 +332,10 @@ NUMBERS: dict[str, Mistake] = {
         lambda: eq.Krum(tolerated=0, strict=True)(MODELS, RING.deliver(MODELS)),
         "client 0 must have more neighbors for strict=True, found 2 with tolerated=0",
     ),
-    "too large an alpha": (lambda: eq.mix(OWN, OWN, alpha=1.5), "alpha must be in [0, 1], found 1.5"),
+    "too large an alpha": (
+        lambda: eq.mix(OWN, OWN, alpha=1.5),
+        "alpha must be in [0, 1], found 1.5",
+    ),
     "no rounds to run": (
         lambda: eq.Simulator(lambda models, t: models, RING, MEDIAN, MODELS).run(),
         "rounds must be given, here or as total of the Simulator, found neither",
@@ -387,7 +401,10 @@ PARTS: dict[str, Mistake] = {
         lambda: simulate(rule=eq.Median),
         "rule must be a rule, found the class Median; Median() makes one",
     ),
-    "a name for a rule": (lambda: simulate(rule="median"), "rule must be a rule such as Median(), found str"),
+    "a name for a rule": (
+        lambda: simulate(rule="median"),
+        "rule must be a rule such as Median(), found str",
+    ),
     "a class for an attack": (
         lambda: simulate(attack=eq.attacks.Gaussian, malicious=[0]),
         "attack must be an attack, found the class Gaussian; Gaussian() makes one",
@@ -449,8 +466,14 @@ def test_models_that_require_gradients_are_no_mistake() -> None:
 @pytest.mark.parametrize(
     ("load", "expected"),
     [
-        (eq.data.mnist, "train-images-idx3-ubyte.gz and the other files of MNIST in {0}/MNIST/raw, {0}/raw or {0}"),
-        (eq.data.har, "UCI HAR Dataset.zip or the folder UCI HAR Dataset in {0}, or one of them as root"),
+        (
+            eq.data.mnist,
+            "train-images-idx3-ubyte.gz and the other files of MNIST in {0}/MNIST/raw, {0}/raw or {0}",
+        ),
+        (
+            eq.data.har,
+            "UCI HAR Dataset.zip or the folder UCI HAR Dataset in {0}, or one of them as root",
+        ),
         (eq.data.celeba, "list_attr_celeba.txt in {0} or a folder celeba, raw, Img, Anno in it"),
     ],
 )
@@ -459,7 +482,9 @@ def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any)
     with pytest.raises(FileNotFoundError) as caught:
         load(root)
     advice = "Put it there, or load it with download=True"
-    assert str(caught.value) == f"expected {expected.format(root)}, found no folder {root}. {advice}"
+    assert (
+        str(caught.value) == f"expected {expected.format(root)}, found no folder {root}. {advice}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -470,15 +495,37 @@ def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any)
             partial(eq.plots.graph, RING),
             'matplotlib is not installed: pip install "equipoise[plots]"',
         ),
-        ("sklearn.datasets", eq.data.digits, 'sklearn is not installed: pip install "equipoise[data]"'),
-        ("tqdm", lambda: files.need("tqdm"), 'tqdm is not installed: pip install "equipoise[data]"'),
-        ("PIL.Image", lambda: files.need("PIL.Image"), 'PIL is not installed: pip install "equipoise[data]"'),
+        (
+            "sklearn.datasets",
+            eq.data.digits,
+            'sklearn is not installed: pip install "equipoise[data]"',
+        ),
+        (
+            "tqdm",
+            lambda: files.need("tqdm"),
+            'tqdm is not installed: pip install "equipoise[data]"',
+        ),
+        (
+            "PIL.Image",
+            lambda: files.need("PIL.Image"),
+            'PIL is not installed: pip install "equipoise[data]"',
+        ),
         ("pandas", eq.History(1).frame, 'pandas is not installed: pip install "equipoise[frames]"'),
-        ("filelock", lambda: Store("."), 'filelock is not installed: pip install "equipoise[benchmarks]"'),
-        ("matplotlib.figure", lambda: theory.draw({}), 'matplotlib is not installed: pip install "equipoise[plots]"'),
+        (
+            "filelock",
+            lambda: Store("."),
+            'filelock is not installed: pip install "equipoise[benchmarks]"',
+        ),
+        (
+            "matplotlib.figure",
+            lambda: theory.draw({}),
+            'matplotlib is not installed: pip install "equipoise[plots]"',
+        ),
     ],
 )
-def test_missing_packages(package: str, use: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(
+    package: str, use: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError) as caught:
         use()
@@ -489,7 +536,10 @@ def test_missing_packages(package: str, use: Callable[[], Any], message: str, mo
     ("arguments", "message"),
     [
         ([], r"equipoise: error: the following arguments are required: COMMAND\n"),
-        (["demmo"], r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from '?demo'?\)\n"),
+        (
+            ["demmo"],
+            r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from '?demo'?\)\n",
+        ),
         (
             ["demo", "--rule", "Balence"],
             r"argument --rules: must be one of Alone, .*, found Balence; did you mean Balance\?\n",
@@ -498,7 +548,9 @@ def test_missing_packages(package: str, use: Callable[[], Any], message: str, mo
         (["demo", "--sed", "3"], r"equipoise: error: unrecognized arguments: --sed 3\n"),
     ],
 )
-def test_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

@@ -27,7 +27,9 @@ def test_the_oldest_versions_are_the_bounds() -> None:
     bounds = dict(entry.split(">=") for entry in wanted if ">=" in entry)
     assert bounds.keys() == oldest.keys()
     for name, bound in bounds.items():
-        assert f"{oldest[name]}.0.0".startswith(f"{bound}.0"), f"{name}>={bound} is tested as {oldest[name]}"
+        assert f"{oldest[name]}.0.0".startswith(f"{bound}.0"), (
+            f"{name}>={bound} is tested as {oldest[name]}"
+        )
 
 
 def test_the_citation_is_of_this_version() -> None:
@@ -37,10 +39,17 @@ def test_the_citation_is_of_this_version() -> None:
 
 def test_constraints_pin_all_extras() -> None:
     """``constraints.txt`` pins whatever an extra asks for."""
-    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pinned = re.findall(
+        r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     names = {name.lower().replace("_", "-") for name in pinned}
     extras = PROJECT["project"]["optional-dependencies"].values()
-    wanted = {entry.split(">=")[0] for extra in extras for entry in extra if not entry.startswith("equipoise")}
+    wanted = {
+        entry.split(">=")[0]
+        for extra in extras
+        for entry in extra
+        if not entry.startswith("equipoise")
+    }
     assert wanted <= names
 
 
@@ -49,7 +58,9 @@ def test_errors_name_extras_that_exist() -> None:
     extras = set(PROJECT["project"]["optional-dependencies"])
     files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
-    advised = {name for names in re.findall(r"equipoise\[([\w,]+)\]", sources) for name in names.split(",")}
+    advised = {
+        name for names in re.findall(r"equipoise\[([\w,]+)\]", sources) for name in names.split(",")
+    }
     imported = re.findall(r'import_optional\([\w".]+, "(\w+)"\)', sources)
     assert set(imported) == {"plots", "data", "frames"}
     assert advised | set(imported) <= extras

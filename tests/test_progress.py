@@ -214,7 +214,9 @@ def closed() -> TextIO:
 
 
 @pytest.mark.parametrize("make", [lambda: None, closed, Raw], ids=["None", "closed", "odd"])
-def test_standard_error_that_is_none(make: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_error_that_is_none(
+    make: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", make())
     with Progress(2, "round") as bar:
         for _ in range(2):
@@ -240,7 +242,9 @@ def test_a_pipe_that_breaks(clock: Clock) -> None:
 
 def test_what_an_encoding_does_not_have_is_replaced() -> None:
     data = io.BytesIO()
-    with Progress(1, "round", file=io.TextIOWrapper(data, encoding="ascii", write_through=True)) as bar:
+    with Progress(
+        1, "round", file=io.TextIOWrapper(data, encoding="ascii", write_through=True)
+    ) as bar:
         bar.advance("größter error 0.5 \udc80")
         bar.advance("größter error 0.25 \udc80")
     assert data.getvalue().decode().splitlines()[-1].endswith("gr??ter error 0.25 ?")
@@ -267,5 +271,7 @@ with Progress(3, "round") as bar:
 print("done", bar.done)
 """
     command = f'exec "$0" -c "$1" {redirection}'
-    done = subprocess.run(["sh", "-c", command, sys.executable, code], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, code], stdout=subprocess.PIPE, text=True, check=False
+    )
     assert done.stdout == "done 3\n"

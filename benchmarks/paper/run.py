@@ -120,7 +120,9 @@ def run(
     _origin()  # before training, because the source may be changed or committed meanwhile
     one = simulator(setting, seed, root)
     start = time.perf_counter()
-    one.evaluate_every = evaluated(setting.rounds).union(range(setting.rounds - last, setting.rounds))
+    one.evaluate_every = evaluated(setting.rounds).union(
+        range(setting.rounds - last, setting.rounds)
+    )
     if checkpoint is not None and checkpoint.exists():
         try:
             one.load(checkpoint)

@@ -1,28 +1,28 @@
 """Byzantine-robust decentralized aggregation for PyTorch.
 
-In decentralized federated learning there is no server. Each round every *client* trains its *own* model, sends it to
-its neighbours, and *aggregates* what it received; some neighbours are *malicious* and may send anything, and something
-else to every receiver.
+In decentralized federated learning there is no server. In each round, every client trains its own
+model, sends it to its neighbors, and aggregates the received models. Some neighbors are malicious
+and may send arbitrary values, and different values to each receiver.
 
 client
-    one participant; ids run from 0 to n - 1
+    a participant; ids run from 0 to n - 1
 round
-    ``t``, from 0, of ``total``
+    ``t``, 0-based, of ``total``
 message
-    one model sent along one edge; edges are (sender, receiver)
+    a model sent along one edge (sender, receiver)
 rule
-    an aggregator: turns own and the received messages into one model
+    an aggregator: turns the own model and the received messages into one model
 own
-    the receiver's model after local training
+    the model of the receiver after local training
 malicious, benign
-    clients that may, and that never, lie
+    clients that may, or may not, send false messages
 tolerated
-    how many malicious neighbours a rule expects
+    the number of malicious neighbors that a rule assumes
 exchange
-    one sending; most rules use one a round
+    one sending of messages; most rules use one per round
 
-Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters, ``m`` distinct messages, ``e``
-directed edges.
+Dimensions: ``n`` clients, ``k`` slots (the largest in-degree), ``d`` parameters, ``m`` distinct
+messages, ``e`` directed edges.
 """
 
 from importlib import import_module
@@ -108,7 +108,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Modules that take long to import, or need more than the library does, when somebody asks for them."""
+    """Import modules on first use that are slow to import or need extra packages."""
     if name in ("demo", "testing"):
         return import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

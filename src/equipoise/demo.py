@@ -94,7 +94,9 @@ class Setting:
             seed=seed,
         )
 
-    def simulator(self, rule: RuleLike | None, attack: eq.Attack | None, rounds: int) -> eq.Simulator:
+    def simulator(
+        self, rule: RuleLike | None, attack: eq.Attack | None, rounds: int
+    ) -> eq.Simulator:
         """Set up a simulation of ``rounds`` rounds."""
         return eq.Simulator(
             self.trainer,

@@ -42,7 +42,9 @@ def made_without_arguments() -> list[Any]:
     return [one() for one in classes if one not in others]
 
 
-@pytest.mark.parametrize("made", [*NEED_ARGUMENTS, *made_without_arguments()], ids=lambda made: type(made).__name__)
+@pytest.mark.parametrize(
+    "made", [*NEED_ARGUMENTS, *made_without_arguments()], ids=lambda made: type(made).__name__
+)
 def test_what_is_shown_makes_the_same(made: Any) -> None:
     assert eval(repr(made), NAMES | {"dist": math.dist}) == made
 
@@ -56,7 +58,10 @@ def test_a_function_is_shown_by_its_name() -> None:
         return 0.5
 
     assert repr(eq.EachRound(half)).endswith(".half)")
-    assert repr(BatchLoss(cross_entropy, "mean")) == "BatchLoss(function=cross_entropy, reduction='mean')"
+    assert (
+        repr(BatchLoss(cross_entropy, "mean"))
+        == "BatchLoss(function=cross_entropy, reduction='mean')"
+    )
 
 
 def test_a_tensor_is_shown_by_dtype_and_shape() -> None:
@@ -66,7 +71,9 @@ def test_a_tensor_is_shown_by_dtype_and_shape() -> None:
         eq.data.Dataset(x, y, x, y, classes=2): "x=float32 (4, 2), y=int64 (4,)",
         graph.deliver(x): "Inbox(bank=float32 (4, 2), slots=int64 (4, 2)",
         eq.Lies.to_all(torch.ones(3)): "Lies(rows=float32 (1, 3), senders=int64 (1,)",
-        attacks.Knowledge(x, graph, [0]): "Knowledge(models=float32 (4, 2), topology=Topology(n=4, k=2, e=8)",
+        attacks.Knowledge(
+            x, graph, [0]
+        ): "Knowledge(models=float32 (4, 2), topology=Topology(n=4, k=2, e=8)",
     }
     for made, part in shown.items():
         assert part in repr(made)
@@ -77,9 +84,13 @@ def test_a_simulator_and_a_metric_are_shown_by_what_they_are_made_of() -> None:
     x, y = torch.rand(4, 2), torch.tensor([0, 1, 1, 0])
     model = torch.nn.Linear(2, 2)
     trainer = eq.LocalSGD(model, cross_entropy, [(x, y)] * 4, lr=0.1)
-    simulator = eq.Simulator(trainer, eq.Topology.ring(4), eq.Median(), torch.zeros(4, 6), malicious=[3])
+    simulator = eq.Simulator(
+        trainer, eq.Topology.ring(4), eq.Median(), torch.zeros(4, 6), malicious=[3]
+    )
     assert repr(simulator) == (
         f"Simulator(trainer={trainer!r}, topology=Topology(n=4, k=2, e=8), rule=Median(), models=float32 (4, 6), "
         "attack=None, malicious=[3], alpha=0.5, t=0, total=None)"
     )
-    assert repr(eq.metrics.ErrorRate(model, x, y)) == "ErrorRate(d=6, x=float32 (4, 2), y=int64 (4,))"
+    assert (
+        repr(eq.metrics.ErrorRate(model, x, y)) == "ErrorRate(d=6, x=float32 (4, 2), y=int64 (4,))"
+    )

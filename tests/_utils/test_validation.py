@@ -29,7 +29,9 @@ def test_as_mask_takes_masks_and_ids(clients):
     assert as_mask(clients, 3).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("nobody", [None, [], set(), torch.tensor([]), torch.zeros(3, dtype=torch.bool)], ids=str)
+@pytest.mark.parametrize(
+    "nobody", [None, [], set(), torch.tensor([]), torch.zeros(3, dtype=torch.bool)], ids=str
+)
 def test_as_mask_of_nobody(nobody):
     mask = as_mask(nobody, 3)
     assert mask.dtype == torch.bool
@@ -48,12 +50,21 @@ def test_as_mask_does_not_write_to_its_input():
         ([3], "liars must be from 0 to 2, found 3"),
         ([-1, 0], "liars must be from 0 to 2, found -1 to 0"),
         ([1, 0, 1], "liars must name every client once, found client 1 more than once"),
-        (torch.ones(4, dtype=torch.bool), "liars must be a bool mask of shape (3,) or client ids, found bool (4,)"),
-        (torch.ones(1, 3), "liars must be a bool mask of shape (3,) or client ids, found float32 (1, 3)"),
+        (
+            torch.ones(4, dtype=torch.bool),
+            "liars must be a bool mask of shape (3,) or client ids, found bool (4,)",
+        ),
+        (
+            torch.ones(1, 3),
+            "liars must be a bool mask of shape (3,) or client ids, found float32 (1, 3)",
+        ),
         ([0.0, 1.0], "liars must be a bool mask of shape (3,) or client ids, found float64 (2,)"),
         (2, "liars must be a bool mask of shape (3,) or client ids, found 2"),
         ("ab", "liars must be a bool mask of shape (3,) or client ids, found 'ab'"),
-        ([[0], [1, 2]], "liars must be a bool mask of shape (3,) or client ids, found [[0], [1, 2]]"),
+        (
+            [[0], [1, 2]],
+            "liars must be a bool mask of shape (3,) or client ids, found [[0], [1, 2]]",
+        ),
     ],
     ids=str,
 )

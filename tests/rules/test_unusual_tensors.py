@@ -11,9 +11,9 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.rules import WeightedRule, uniform
 from equipoise.testing._laws import with_bank
-from tests.rule_specific_laws import scale
 from tests.graphs import deliver, models_of, regular, round_inputs
 from tests.hostile import HONEST, INPUTS, OWN, D, assert_agrees, every_rule, loss_of, reference
+from tests.rule_specific_laws import scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 

@@ -16,12 +16,12 @@ from equipoise import LocalSGD
 from equipoise._utils.rng import stream
 from equipoise.attacks import (
     Backdoor,
+    Combined,
     EveryNth,
     FeatureNoise,
     Gaussian,
     LabelFlip,
     OnlyClients,
-    Combined,
     Window,
 )
 from equipoise.training._ensemble._stacked import Backend
@@ -113,7 +113,9 @@ def test_window_limits_rounds():
 def test_combined_poisoning():
     trainer, models = logistic(n=6)
     flip, noise = LabelFlip({0: 1, 1: 2, 2: 0}), FeatureNoise()
-    attack: Any = Combined(OnlyClients(Window(flip, 0, 5), (1, 4)), OnlyClients(noise, (2,)), Gaussian())  # type: ignore[arg-type]
+    attack: Any = Combined(
+        OnlyClients(Window(flip, 0, 5), (1, 4)), OnlyClients(noise, (2,)), Gaussian()
+    )  # type: ignore[arg-type]
     poisoned = trainer.poisoned(attack, [1, 2, 3])  # 4 is named, but benign
     for t, flipped in ((0, True), (5, False)):
         trained = poisoned(models, t)

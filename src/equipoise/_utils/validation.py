@@ -41,10 +41,14 @@ def is_floating(x: object) -> TypeGuard[Tensor]:
 
 def check_count(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
     """Raise unless ``value`` is an integer in range."""
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_integer or value < minimum or (maximum is not None and value > maximum):
+    if not is_integer(value) or value < minimum or (maximum is not None and value > maximum):
         expected = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValueError(f"{name} must be an integer {expected}, found {value!r}")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of Python or numpy, but not a bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -20,7 +20,12 @@ from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
 from equipoise.kernels._order_statistics import trimmed_mean
-from equipoise.kernels._overflow import clip_factors, interpolate, undo_infinite_norms, undo_infinite_values
+from equipoise.kernels._overflow import (
+    clip_factors,
+    interpolate,
+    undo_infinite_norms,
+    undo_infinite_values,
+)
 from equipoise.kernels._ranks import exact_near_ranks, rank_with_ties, value_at_rank
 from equipoise.kernels._received import Received
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums

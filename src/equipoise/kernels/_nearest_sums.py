@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels._blocks import ascending
+from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._message_distances import (
     TINY,
     exact_message_distances,
     message_distances,
 )
-from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._received import Received
 from equipoise.kernels._wiring import Group
 

@@ -9,7 +9,7 @@ from equipoise._utils.rng import stream
 from equipoise.attacks import Knowledge, MessageAttack
 from equipoise.messages import Inbox, Lies
 from equipoise.metrics import acceptance
-from equipoise.rules import converse
+from equipoise.rules import run_exchanges
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unchanged
@@ -43,7 +43,7 @@ class Exchanges:
     def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
         """Run all exchanges: returns the models to mix with, and the aggregates."""
         with self._watch.phase("aggregate"):
-            return converse(self._rule, trained, self._exchange, **self._inputs)
+            return run_exchanges(self._rule, trained, self._exchange, **self._inputs)
 
     def _exchange(self, sent: Tensor) -> Inbox:
         """Send messages along the graph; malicious clients may replace theirs."""
