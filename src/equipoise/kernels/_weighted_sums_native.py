@@ -14,8 +14,8 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import same_rows
 
-# Additions that sharing must save for each model that is read or written: finding out who can
-# share takes time as well.
+# Additions that sharing must save for each model that is read or written: finding the
+# receivers that can share takes time as well.
 WORTH = 8
 # Groups of receivers with equal weights that are considered, the largest first. An attacker who
 # causes many groups must not make this slow.
