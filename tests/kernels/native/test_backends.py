@@ -25,10 +25,12 @@ def test_threads(threads: int) -> None:
     def everything() -> list[Tensor]:
         torch.manual_seed(0)
         sums, means, shared, sorted_, dense = (torch.empty(9, 80_001) for _ in range(5))
-        native.weighted_sums(
+        native.weighted_row_sums(
             [bank], clients.repeat_interleave(9), clients.repeat(9), torch.rand(81).double(), dense
         )
-        native.weighted_sums([bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums)
+        native.weighted_row_sums(
+            [bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums
+        )
         native.trimmed_means(
             [bank], rows, torch.full((9,), 4), torch.ones(9).long(), means, clients
         )

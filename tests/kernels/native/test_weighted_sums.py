@@ -40,7 +40,7 @@ def test_weighted_sums(
     weights *= torch.rand(n, rows + 2, generator=seeded(seed + 1)) < share
     receivers, columns = weights.nonzero(as_tuple=True)
     out = new_output(a, n, d)
-    assert native.weighted_sums([a, b], receivers, columns, weights[receivers, columns], out)
+    assert native.weighted_row_sums([a, b], receivers, columns, weights[receivers, columns], out)
     scale = weights.abs() @ both.abs() + torch.finfo(dtype).tiny
     assert ((out.double() - weights @ both).abs() <= DTYPES[dtype] * scale).all()
 
@@ -72,9 +72,9 @@ def test_sums_report_nonfinite(bad: float, column: int) -> None:
     bank = matrix(4, 300, torch.float32)
     out = torch.empty(2, 300)
     edges = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2]), torch.ones(3, dtype=torch.float64)
-    assert native.weighted_sums([bank], *edges, out)
+    assert native.weighted_row_sums([bank], *edges, out)
     bank[2, column] = bad
-    assert not native.weighted_sums([bank], *edges, out)
+    assert not native.weighted_row_sums([bank], *edges, out)
     assert not native.sums_but_one(
         [bank], torch.arange(4), torch.tensor([0, 1]), 1.0, out, torch.tensor([0, 1])
     )
@@ -89,7 +89,7 @@ def test_nan_stays_on_its_edges() -> None:
     bank[5, 7] = torch.nan
     receivers, rows = (torch.ones(8, 8) - torch.eye(8).roll(5, 0)).bool().nonzero(as_tuple=True)
     heard = (rows != 5) | (receivers == 0)
-    assert not native.weighted_sums(
+    assert not native.weighted_row_sums(
         [bank], receivers[heard], rows[heard], torch.ones(int(heard.sum())).double(), out
     )
     assert out.isnan().nonzero().tolist() == [[0, 7]]

@@ -188,5 +188,5 @@ def test_impossible_shapes(shape: tuple[int, ...]) -> None:
     """C refuses them before it reads a tensor."""
     sizes = (ctypes.c_int64 * 5)(*shape)
     for name, pointers in (("conv_pool", 5), ("conv_pool_back", 7)):
-        call = native.function(name, torch.ones(1), _convolution.LIBRARY)
+        call = native.function(name, torch.ones(1), _convolution.CONVOLUTION_LIBRARY)
         assert call(sizes, *[None] * pointers) == -2
