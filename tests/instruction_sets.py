@@ -14,13 +14,15 @@ from equipoise.training._fused import _convolution
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use each instruction set that this CPU has, whatever EQUIPOISE_NATIVE is."""
     libraries = []
-    for module in (_library, _convolution):
-        opened = module._open()
+    kernels = (_library, "LIBRARY", _library._open)
+    convolution = (_convolution, "CONVOLUTION_LIBRARY", _convolution._open_convolution)
+    for module, name, open_library in (kernels, convolution):
+        opened = open_library()
         if opened is None:
             pytest.skip("equipoise was installed without a compiler")
         if opened.eq_use_instructions(request.param) != request.param:
             pytest.skip("this CPU does not have these instructions")
-        monkeypatch.setattr(module, "LIBRARY", opened)
+        monkeypatch.setattr(module, name, opened)
         libraries.append(opened)
     yield
     for opened in libraries:

@@ -17,7 +17,8 @@ from tests.kernel_cases import direct, near_consensus
 def test_near_consensus(graph: Topology, d: int, spread: float) -> None:
     models = near_consensus(graph.n, d, spread)
     inbox = graph.deliver(models)
-    measured, truth = kernels.distances(models, inbox)[0].square(), direct(models, inbox).square()
+    measured = kernels.distances(models, inbox)[0].square()
+    truth = direct(models, inbox).square()
     torch.testing.assert_close(measured, truth, rtol=1e-6, atol=0)
 
 
@@ -27,7 +28,8 @@ def test_one_outlier(graph: Topology, outlier: float) -> None:
     models = near_consensus(graph.n, 5000, 1e-4)
     models[1] = outlier * torch.ones(5000) if outlier > 1e30 else outlier * models[1]
     inbox = graph.deliver(models)
-    measured, truth = kernels.distances(models, inbox)[0].square(), direct(models, inbox).square()
+    measured = kernels.distances(models, inbox)[0].square()
+    truth = direct(models, inbox).square()
     torch.testing.assert_close(measured, truth, rtol=1e-6, atol=0)
 
 
@@ -36,7 +38,8 @@ def test_two_clusters(graph: Topology) -> None:
     models = near_consensus(graph.n, 5000, 1e-4)
     models[::2] += 7
     inbox = graph.deliver(models)
-    measured, truth = kernels.distances(models, inbox)[0].square(), direct(models, inbox).square()
+    measured = kernels.distances(models, inbox)[0].square()
+    truth = direct(models, inbox).square()
     torch.testing.assert_close(measured, truth, rtol=1e-6, atol=0)
 
 
@@ -55,7 +58,8 @@ def test_cosines(graph: Topology, outlier: float, d: int) -> None:
 @pytest.mark.usefixtures("fast_or_small")
 def test_orthogonal_cosines() -> None:
     bank = torch.zeros(2, 6000)
-    bank[0, ::2], bank[1, 1::2] = 3, 7
+    bank[0, ::2] = 3
+    bank[1, 1::2] = 7
     inbox = Inbox(bank, torch.tensor([[1], [0]]))
     assert torch.equal(kernels.cosines(bank, inbox)[0], torch.zeros(2, 1, dtype=torch.float64))
 
@@ -79,7 +83,10 @@ def test_threshold_in_float64(seed: int, ulps: int, d: int) -> None:
 @pytest.mark.parametrize("d", [1, 7, 4096, 9000])
 def test_norms(dtype: torch.dtype, d: int) -> None:
     x = torch.randn(6, d, generator=torch.Generator().manual_seed(d)).to(dtype)
-    x[1], x[2, -1], x[3, 0], x[4] = 0, torch.nan, -torch.inf, torch.finfo(dtype).max
+    x[1] = 0
+    x[2, -1] = torch.nan
+    x[3, 0] = -torch.inf
+    x[4] = torch.finfo(dtype).max
     x[5] = torch.finfo(dtype).tiny
     truth = x.double().norm(dim=1)
     if dtype == torch.float64:

@@ -47,11 +47,12 @@ def test_message_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_copied_centers(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, squared_distances_of_each = [], _message_distances.squared_distances_of_each
+    copied = []
+    squared_distances_of_each = _message_distances.squared_distances_of_each
 
-    def count_calls(centres: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        copied.append(centres.numel())
-        return squared_distances_of_each(centres, *others)
+    def count_calls(centers: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        copied.append(centers.numel())
+        return squared_distances_of_each(centers, *others)
 
     monkeypatch.setattr(_message_distances, "squared_distances_of_each", count_calls)
     monkeypatch.setattr(_message_distances, "BUDGET", 25_000)
@@ -66,8 +67,9 @@ def test_copied_centers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("remembered", [1 << 21, 0])
 @pytest.mark.parametrize("budget", [1 << 19, 1000])
 def test_near_tie_is_cheap(budget: int, remembered: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All receivers share those between the two rivals and everybody else, in however many pieces they are served."""
-    computed, careful_squares = [], _message_distances.careful_squares
+    """All receivers share the distances of the two rivals to all clients."""
+    computed = []
+    careful_squares = _message_distances.careful_squares
 
     def count_calls(bank: Tensor, left: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
         computed.append(len(left))
@@ -77,7 +79,8 @@ def test_near_tie_is_cheap(budget: int, remembered: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(_message_distances, "SMALL", -1)
     monkeypatch.setattr(_message_distances, "BUDGET", budget)
     monkeypatch.setattr(_message_distances, "REMEMBERED", remembered)
-    models, graph = near_consensus(30, 5000, 1e-2), Topology.complete(30)
+    models = near_consensus(30, 5000, 1e-2)
+    graph = Topology.complete(30)
     models[7] = 1.001 * models.mean(0)
     models[4] = models[7]
     models[4, 0] = torch.nextafter(models[4, 0], torch.tensor(9.0))

@@ -21,7 +21,7 @@ TOUCHES: dict[str, Callable[[Tensor, eq.Inbox], object]] = {
     "fltrust": lambda own, inbox: _call(RULES["fltrust"], own, inbox),
     "median": lambda own, inbox: _call(RULES["median"], own, inbox),
 }
-# Few rows are compared in place, more of them in strips of 192 and of 64 columns, dense ones in tiles.
+# Few rows are compared in place, more in strips of 192 and of 64 columns, dense ones in tiles.
 GRAPHS = {
     "few": (eq.Topology.ring(6), 5003),
     "complete": (eq.Topology.complete(30), 3001),

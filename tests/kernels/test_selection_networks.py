@@ -1,4 +1,4 @@
-"""Selection _selection_networks by the 0-1 principle."""
+"""Selection networks by the 0-1 principle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from equipoise.kernels import _selection_networks
 def run_network(network: _selection_networks.Network, items: list[int]) -> list[int]:
     values = list(items)
     for i, j, low, high in network.steps:
-        values[i], values[j] = (
-            (min(values[i], values[j]) if low else -99),
-            (max(values[i], values[j]) if high else -99),
-        )
+        values[i] = min(values[i], values[j]) if low else -99
+        values[j] = max(values[i], values[j]) if high else -99
     return [values[position] for position in network.kept]
 
 

@@ -11,10 +11,8 @@ from equipoise.rules import _candidate_losses
 
 @pytest.mark.parametrize("budget", [1, 30, 200, 5000])
 def test_ubar_budget(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    graph, targets = (
-        Topology.regular(20, 10, seed=0),
-        torch.randn(20, 10, generator=torch.Generator().manual_seed(1)),
-    )
+    graph = Topology.regular(20, 10, seed=0)
+    targets = torch.randn(20, 10, generator=torch.Generator().manual_seed(1))
     models = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
     inputs = dict(
         tolerated=2, loss_of=lambda models, clients: (models - targets[clients]).square().sum(1)

@@ -51,6 +51,7 @@ def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
     squares, sizes = _measured(own, inbox, differ=True)
     receivers, columns, rows = inbox._arrived.edges
     if len(rows) * own.shape[1] <= SMALL:
+        # All distances are computed in float64 below.
         fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
         doubtful = torch.ones_like(fast, dtype=torch.bool)
     elif squares is not None:
@@ -78,6 +79,7 @@ def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
             & is_tame(inbox.bank_norms, own)[rows]
             & is_tame(fast, own)
         )
+    # Huge, tiny and equal models, and those that a matrix product cannot tell apart.
     if doubtful.any():
         fast[doubtful] = _careful(own, sizes, inbox, receivers[doubtful], rows[doubtful])
     apart = torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_(
@@ -116,6 +118,7 @@ def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor
     if close.any():
         measured = sharpened(own, inbox, sizes, measured, limits, minimum=1)
         clients = close.any(1).nonzero().flatten()
+        # Both sides of the comparison have to be exact.
         limits[clients] = factor * careful_norms(own, clients)
     accepted = (measured <= limits[:, None]) & inbox.present
     if limits.isinf().any():
@@ -147,6 +150,7 @@ def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
         fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
     else:
         fast = edge_products(own, inbox)[receivers, columns] / left / right
+    # The sign of a cosine decides whether FLTrust uses a message, so it must not be rounding.
     doubtful = ~(is_tame(left, own) & is_tame(right, own) & (fast.abs() > DOUBT))
     if doubtful.any():
         pairs = (

@@ -47,7 +47,7 @@ def squared_distances(
             b_squares += norms(right).square_()
     if same:
         a_squares = b_squares = gram.diagonal()
-        gram = (gram + gram.T) / 2
+        gram = (gram + gram.T) / 2  # the rounding of a product may depend on the order
     return _from_gram(gram, a_squares, b_squares, a_tame[:, None] & b_tame, b)
 
 
@@ -98,6 +98,7 @@ def _from_gram(
     both = a[..., :, None] + b[..., None, :]
     squares = both - 2 * gram
     trusted = tame & (squares > CANCELLED * both) & is_tame(both.sqrt(), x)
+    # Rounding can make the difference of equal models negative, which has no root.
     return squares.clamp_min_(0), ~trusted
 
 
@@ -123,8 +124,11 @@ def central_rows(x: Tensor, tame: Tensor) -> Tensor:
     if len(candidates):
         sampled = torch.arange(0, x.shape[1], max(1, x.shape[1] // 256), device=x.device)
         models = x[candidates[:, None], sampled].double()
+        # Every 256th coordinate of 64 to 127 models: cheap, and only a start.
         apart = torch.cdist(models, models)
         typical, medoid = apart.median(dim=1).values.min(dim=0)
+        # The model with the smallest median distance is close to at least half of them. Three times
+        # that distance includes these, and leaves out models far away.
         members = candidates[apart[medoid] <= 3 * typical]
         weights[members] = 1 / len(members)
     return weights

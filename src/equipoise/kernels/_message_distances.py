@@ -54,9 +54,11 @@ def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Ten
         )
         for part in chunks(len(group.receivers), cost, BUDGET):
             piece = type(group)(*(index[part] for index in group))
+            # In a complete graph, all receivers compare the same messages.
             if shared is not None:
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
             else:
+                # Near consensus, a receiver's own model is close to its messages.
                 centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
                 squares, doubts = squared_distances_of_each(
                     centers, inbox.bank, inbox.bank_norms, piece.rows
@@ -137,6 +139,7 @@ class _ExactDistances:
         self.squares = self.scales = self.known.double()
 
     def __call__(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        # Forgetting costs time only: distances are computed again.
         if len(self.known) > REMEMBERED:
             self._forget()
         m = len(self.inbox.bank)
@@ -171,6 +174,7 @@ def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor
 
 def _mended(squares: Tensor, doubtful: Tensor, inbox: Received, rows: Tensor) -> Tensor:
     """Squared distances (r, c, c), with doubtful ones computed again, and zeros on the diagonal."""
+    # A message has distance 0 to itself, which a matrix product does not find exactly.
     squares.diagonal(dim1=1, dim2=2).zero_()
     if not doubtful.any():
         return squares

@@ -115,6 +115,7 @@ def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) 
         rows = torch.cat([rows, heard.receivers[:, None]], 1)
     if len(rows) <= 2 or len(rows.unique()) > rows.shape[1] + 1:
         return None
+    # A row that occurs twice would be removed once.
     ordered = rows.sort(dim=1).values
     return None if (ordered[:, 1:] == ordered[:, :-1]).any() else rows
 

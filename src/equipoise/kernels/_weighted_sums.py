@@ -98,6 +98,7 @@ def _mend_overflows(
     term leaves room for that, also in float64, and scaling by it is exact.
     """
     limit = torch.finfo(result.dtype).max / 4
+    # A sum over a row is finite only if all of its terms are. Few receivers are mended.
     lost = ~result.sum(1, dtype=compute_dtype(result)).isfinite()
     for receiver in lost.nonzero().flatten().tolist():
         chosen = weights[receiver].nonzero().flatten()
@@ -151,6 +152,7 @@ def weighted_sums(
     Edges (receiver, row) are sorted by receiver. Rows without an edge are never read.
     """
     if _is_dense(n, m, len(rows)):
+        # Only rows with an edge are multiplied: 0 times NaN is NaN.
         used, place = rows.unique(return_inverse=True)
         matrix = torch.zeros(n, len(used), dtype=torch.float64, device=rows.device)
         matrix = matrix.index_put_((receivers, place), weight, accumulate=True).to(dtype)

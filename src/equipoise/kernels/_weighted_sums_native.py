@@ -14,8 +14,8 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import same_rows
 
-# Additions that sharing must save for each model that is read or written: finding out who can
-# share takes time as well.
+# Additions that sharing must save for each model that is read or written: finding the
+# receivers that can share takes time as well.
 WORTH = 8
 # Groups of receivers with equal weights that are considered, the largest first. An attacker who
 # causes many groups must not make this slow.
@@ -33,19 +33,19 @@ def combine_natively(
     """
     matrices, edges = _with_own(own, own_weights, bank, edges)
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
-        return native.weighted_sums(matrices, *edges, out)
+        return native.weighted_row_sums(matrices, *edges, out)
     finite = True
     left = torch.ones(len(out), dtype=torch.bool, device="cpu")
     for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
         finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
         left[receivers] = False
     if left.all():
-        return native.weighted_sums(matrices, *edges, out) and finite
+        return native.weighted_row_sums(matrices, *edges, out) and finite
     if left.any():
         some = left[edges[0]]
         places = (left.cumsum(0) - 1)[edges[0][some]]
         rest = out.new_empty(int(left.sum()), out.shape[1])
-        finite &= native.weighted_sums(matrices, places, edges[1][some], edges[2][some], rest)
+        finite &= native.weighted_row_sums(matrices, places, edges[1][some], edges[2][some], rest)
         out[left] = rest
     return finite
 

@@ -24,19 +24,17 @@ def test_pairs(
     shape: tuple[int, int], place: tuple[int, int], dtype: torch.dtype, share: float, seed: int
 ) -> None:
     """Few pairs are measured one by one, many in tiles."""
-    (rows, d), (offset, gap) = shape, place
-    a, b = (
-        matrix(rows, d, dtype, offset=offset, gap=gap, seed=seed),
-        matrix(rows + 1, d, dtype, seed=seed + 1),
-    )
+    (rows, d) = shape
+    (offset, gap) = place
+    a = matrix(rows, d, dtype, offset=offset, gap=gap, seed=seed)
+    b = matrix(rows + 1, d, dtype, seed=seed + 1)
     both = torch.cat([a, b]).double()
     left, right = torch.triu_indices(len(both), len(both))
     some = torch.rand(len(left), generator=seeded(seed)) < share
-    left, right = left[some], right[some]
-    scale, tolerance = (
-        both[left].square().sum(1) + both[right].square().sum(1) + 1e-30,
-        min(DTYPES[dtype], 2e-6),
-    )
+    left = left[some]
+    right = right[some]
+    scale = both[left].square().sum(1) + both[right].square().sum(1) + 1e-30
+    tolerance = min(DTYPES[dtype], 2e-6)
     for differ, truth in (
         (True, (both[left] - both[right]).square()),
         (False, both[left] * both[right]),
@@ -70,7 +68,7 @@ def test_near_consensus(spread: float, pairs: int) -> None:
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1.0, 3e3])
 @pytest.mark.parametrize("d", [4096, 100_000])
 def test_worst_rounding(value: float, d: int) -> None:
-    """The worst case of rounding: all errors point the same way."""
+    """Equal numbers: all rounding errors have the same sign."""
     a = torch.tensor([[0.0], [value]]).expand(2, d).contiguous()
     exact = d * a[1, :1].double().square()
     measured, squares = native.measure([a], torch.tensor([0]), torch.tensor([1]), differ=True)

@@ -19,7 +19,7 @@ from equipoise.kernels.native import _library as library
 
 @pytest.fixture(autouse=True)
 def opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is opened whatever EQUIPOISE_NATIVE is."""
+    """Open the library even if EQUIPOISE_NATIVE is 0."""
     opened = library._open()
     if opened is None:
         pytest.skip("equipoise was installed without a compiler")
@@ -42,7 +42,7 @@ print(equipoise.native_available, "equipoise.training._fused._convolution" in sy
 
 @pytest.mark.parametrize("damage", ["damaged", "of another version"])
 def test_unusable_library(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything works without it, in torch."""
+    """It is not opened, and a warning names it."""
     if damage == "damaged":
         place = tmp_path / "_library.py"
         (tmp_path / f"_kernels{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
@@ -56,7 +56,7 @@ def test_unusable_library(damage: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_threads_after_fork() -> None:
-    """Those of the parent stay behind: a child that waited for them would wait for ever."""
+    """Threads of the parent do not exist in the child, which would wait for ever."""
     parents = library._pool(2)
     parents.submit(int).result()
     child = os.fork()
@@ -91,7 +91,7 @@ def test_each_part_runs_once() -> None:
 
 @pytest.mark.usefixtures("three_threads")
 def test_threads_stop_after_error() -> None:
-    """A kernel that is still at work would write to memory that the caller has let go."""
+    """A kernel that still runs would write to memory that the caller has freed."""
     begun: list[int] = []
     ended: list[int] = []
     others = threading.Event()

@@ -1,4 +1,4 @@
-"""Calls beyond the limits of the C kernels are refused by C, whatever Python checks before."""
+"""C refuses calls beyond its limits, independently of the checks in Python."""
 
 from __future__ import annotations
 

@@ -17,12 +17,14 @@ from tests.native_cases import DTYPES, dtypes, matrix, places, seeded
 @given(counts=st.lists(st.integers(1, 32), min_size=1, max_size=5), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_different_trims(counts: list[int], seed: int) -> None:
-    values, out = matrix(32, 100, torch.float32, seed=seed), torch.empty(len(counts), 100)
+    values = matrix(32, 100, torch.float32, seed=seed)
+    out = torch.empty(len(counts), 100)
     heard = [
         torch.randperm(32, generator=seeded(seed + i))[:count] for i, count in enumerate(counts)
     ]
     trims = [(seed + i) % ((count + 1) // 2) for i, count in enumerate(counts)]
-    sizes, clients = torch.tensor(counts), torch.arange(len(counts))
+    sizes = torch.tensor(counts)
+    clients = torch.arange(len(counts))
     assert native.trimmed_means(
         [values], torch.cat(heard), sizes, torch.tensor(trims), out, clients
     )
@@ -35,9 +37,12 @@ def test_different_trims(counts: list[int], seed: int) -> None:
 @pytest.mark.parametrize("column", [0, 63, 299])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_means_report_nonfinite(bad: float, column: int, dtype: torch.dtype) -> None:
-    bank, out, both = matrix(4, 300, dtype), torch.empty(2, 300, dtype=dtype), torch.tensor([0, 1])
+    bank = matrix(4, 300, dtype)
+    out = torch.empty(2, 300, dtype=dtype)
+    both = torch.tensor([0, 1])
     bank[3, column] = bad
-    threes, ones = torch.tensor([3, 3]), torch.tensor([1, 1])
+    threes = torch.tensor([3, 3])
+    ones = torch.tensor([1, 1])
     assert native.trimmed_means([bank], torch.tensor([0, 1, 2, 0, 2, 1]), threes, ones, out, both)
     assert not native.trimmed_means(
         [bank], torch.tensor([0, 1, 2, 0, 2, 3]), threes, ones, out, both
@@ -61,25 +66,28 @@ def test_trimmed_means(
     values = matrix(count + 2, d, dtype, offset=place[0], gap=place[1], seed=count)
     values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
     rows = torch.stack([torch.randperm(count + 2, generator=seeded(r))[:count] for r in range(3)])
-    out, receivers = torch.full((4, d), torch.nan, dtype=dtype), torch.tensor([3, 0, 1])
-    counts, trims = torch.full((3,), count), torch.full((3,), trim)
+    out = torch.full((4, d), torch.nan, dtype=dtype)
+    receivers = torch.tensor([3, 0, 1])
+    counts = torch.full((3,), count)
+    trims = torch.full((3,), trim)
     assert native.trimmed_means(
         [values[:1], values[1:]], rows.flatten(), counts, trims, out, receivers
     )
     expected = values[rows].double().sort(1).values[:, trim : count - trim].mean(1)
     tolerance = max(1e-5, DTYPES[dtype] * 2)
     torch.testing.assert_close(out[receivers].double(), expected, rtol=tolerance, atol=tolerance)
-    assert out[2].isnan().all()  # nobody asked for it
+    assert out[2].isnan().all()  # not a receiver
 
 
 @pytest.mark.parametrize("count", range(1, 40))
 def test_integers_are_exact(count: int) -> None:
-    """Compiled _selection_networks, sorted halves, and _selection_networks from a list; negative numbers, zeros of both signs."""
+    """Compiled networks, sorted halves and listed networks; negative numbers, signed zeros."""
     values = torch.randint(-3, 4, (count, 200), generator=seeded(count)).float()
     values[values == 0] *= torch.tensor(-1.0)
     for trim in range((count + 1) // 2):
         out = torch.empty(1, 200)
-        one, everything = torch.tensor([0]), torch.arange(count)
+        one = torch.tensor([0])
+        everything = torch.arange(count)
         native.trimmed_means(
             [values], everything, torch.tensor([count]), torch.tensor([trim]), out, one
         )
@@ -97,7 +105,8 @@ def test_trimmed_means_but_one(count: int, d: int, dtype: torch.dtype, data: st.
     trim = data.draw(st.integers(0, (count - 2) // 2))
     values = matrix(count + 1, d, dtype, offset=3, gap=2, seed=count)
     values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
-    rows, places = torch.arange(1, count + 1), torch.arange(count)
+    rows = torch.arange(1, count + 1)
+    places = torch.arange(count)
     out = torch.full((count + 1, d), torch.nan, dtype=dtype)
     assert native.trimmed_means_but_one([values], rows, places, trim, out, places)
     tolerance = max(1e-5, DTYPES[dtype] * 2)
@@ -109,7 +118,8 @@ def test_trimmed_means_but_one(count: int, d: int, dtype: torch.dtype, data: st.
 
 
 def test_huge_values() -> None:
-    values, out = torch.full((4, 20), 3e38), torch.empty(4, 20)
+    values = torch.full((4, 20), 3e38)
+    out = torch.empty(4, 20)
     one = torch.tensor([1])
     assert native.trimmed_means([values], torch.arange(4), 4 * one, one, out, 0 * one)
     assert (out[0] == 3e38).all()

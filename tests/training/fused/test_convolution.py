@@ -69,7 +69,7 @@ def test_same_as_torch(
     torch.testing.assert_close(
         conv_pool(*inputs), in_torch(*inputs), rtol=0, atol=DTYPES[dtype] * scale
     )
-    # In double precision, where no two sums are so close that rounding decides which is the largest.
+    # In float64, where no two sums are so close that rounding decides which is the largest.
     inputs = tuple(x.detach().double().requires_grad_() for x in inputs)
     for ours, torchs in zip(gradients(conv_pool, inputs), gradients(in_torch, inputs), strict=True):
         torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-11)
@@ -117,12 +117,12 @@ def test_nonfinite_inputs(value: float, part: int) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_nonfinite_stays_local(value: float, part: int) -> None:
-    """With many channels sums have terms that cancel out, and infinities do not."""
     inputs = layer(3, 9, 8, 8, 5)
     clean = conv_pool(*inputs)
     with torch.no_grad():
         inputs[part].flatten()[7 % inputs[part].numel()] = value
-    ours, torchs = conv_pool(*inputs), in_torch(*inputs)
+    ours = conv_pool(*inputs)
+    torchs = in_torch(*inputs)
     finite = ours.isfinite()
     assert torchs.isfinite()[finite].all()
     torch.testing.assert_close(ours[finite], torchs[finite])
@@ -147,7 +147,8 @@ def test_nonfinite_gradients() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads(threads: int) -> None:
     inputs = layer(5 * IMAGES_PER_PART + 1, 3, 12, 12, 20)
-    alone, before = gradients(conv_pool, inputs), torch.get_num_threads()
+    alone = gradients(conv_pool, inputs)
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         again = gradients(conv_pool, inputs)
@@ -187,5 +188,5 @@ def test_impossible_shapes(shape: tuple[int, ...]) -> None:
     """C refuses them before it reads a tensor."""
     sizes = (ctypes.c_int64 * 5)(*shape)
     for name, pointers in (("conv_pool", 5), ("conv_pool_back", 7)):
-        call = native.function(name, torch.ones(1), _convolution.LIBRARY)
+        call = native.function(name, torch.ones(1), _convolution.CONVOLUTION_LIBRARY)
         assert call(sizes, *[None] * pointers) == -2

@@ -1,4 +1,4 @@
-"""Layers that are fused, and those that are count_fused one by one."""
+"""Layers that are fused, and those that are called one by one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_paper_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_other_options(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused = count_fused(monkeypatch), network(**options)
+    calls = count_fused(monkeypatch)
+    fused = network(**options)
     x = torch.rand(3, 2, 9, 9)
     torch.testing.assert_close(fused(x), nn.Sequential(*fused)(x))
     assert not calls
@@ -75,7 +76,8 @@ def test_other_options(options: dict[str, int], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("pair", [{"pool_kernel_size": (2, 2)}, {"pool_stride": (2, 2)}, {}])
 def test_sizes_as_pairs(pair: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused = count_fused(monkeypatch), network(**pair)
+    calls = count_fused(monkeypatch)
+    fused = network(**pair)
     x = torch.rand(3, 2, 9, 9)
     torch.testing.assert_close(fused(x), nn.Sequential(*fused)(x))
     assert calls == [4]
@@ -83,7 +85,8 @@ def test_sizes_as_pairs(pair: dict[str, tuple[int, int]], monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_hooks(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused = count_fused(monkeypatch), network()
+    calls = count_fused(monkeypatch)
+    fused = network()
     seen: list[torch.Size] = []
     hook = fused[place].register_forward_hook(lambda module, inputs, out: seen.append(out.shape))
     fused(torch.rand(3, 2, 9, 9))
@@ -95,7 +98,9 @@ def test_hooks(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused, x = count_fused(monkeypatch), network(), torch.rand(3, 2, 9, 9)
+    calls = count_fused(monkeypatch)
+    fused = network()
+    x = torch.rand(3, 2, 9, 9)
     ours = fused(x)
     with native.disabled():
         torch.testing.assert_close(fused(x), ours)
@@ -104,7 +109,9 @@ def test_without_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_transforms_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused, x = count_fused(monkeypatch), network(), torch.rand(3, 2, 9, 9)
+    calls = count_fused(monkeypatch)
+    fused = network()
+    x = torch.rand(3, 2, 9, 9)
     parameters = dict(fused.named_parameters())
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -125,7 +132,9 @@ def test_transforms_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     "ignore:.*torch.jit:DeprecationWarning"
 )  # torch's own, for forward-mode gradients
 def test_observed_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fused, x = count_fused(monkeypatch), network(), torch.rand(3, 2, 9, 9)
+    calls = count_fused(monkeypatch)
+    fused = network()
+    x = torch.rand(3, 2, 9, 9)
     with FlopCounterMode(display=False) as counter:
         fused(x)
     assert counter.get_total_flops() == 2 * 3 * 4 * 2 * 9 * 7 * 7

@@ -22,7 +22,7 @@ from equipoise.kernels.native._library import (
     open_library,
 )
 from equipoise.kernels.native._order_statistics import trimmed_means, trimmed_means_but_one
-from equipoise.kernels.native._weighted_sums import sums_but_one, weighted_sums
+from equipoise.kernels.native._weighted_sums import sums_but_one, weighted_row_sums
 
 __all__ = [
     "HALVES",
@@ -40,5 +40,5 @@ __all__ = [
     "sums_but_one",
     "trimmed_means",
     "trimmed_means_but_one",
-    "weighted_sums",
+    "weighted_row_sums",
 ]

@@ -1,6 +1,6 @@
 """Arguments of the C kernels: addresses of rows, and ranges of columns.
 
-Helper tensors are created on the CPU whatever torch's default device is.
+Helper tensors are created on the CPU, even if torch has another default device.
 """
 
 from __future__ import annotations

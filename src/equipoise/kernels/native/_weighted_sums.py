@@ -24,7 +24,7 @@ from equipoise.kernels.native._library import function, limits
 DENSE_SHARE = 0.75
 
 
-def weighted_sums(
+def weighted_row_sums(
     matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor
 ) -> bool:
     """``out`` (n, d): sums of weighted rows, one per edge, sorted by receiver.
@@ -33,7 +33,9 @@ def weighted_sums(
     """
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out)
-        return all([weighted_sums(part, receivers, rows, weight, sums) for part, sums in blocks])
+        return all(
+            [weighted_row_sums(part, receivers, rows, weight, sums) for part, sums in blocks]
+        )
     used, (rows,) = compact(matrices, rows)
     weight = weight.to(out.dtype).contiguous()
     dense = len(rows) > DENSE_SHARE * len(out) * len(used)

@@ -12,8 +12,10 @@ from torch.nn.functional import conv2d, max_pool2d, relu
 
 from equipoise.kernels import native
 
-POINTER = ctypes.c_void_p
-SIGNATURES = {"conv_pool": (POINTER,) * 6, "conv_pool_back": (POINTER,) * 8}
+CONVOLUTION_SIGNATURES = {
+    "conv_pool": (ctypes.c_void_p,) * 6,
+    "conv_pool_back": (ctypes.c_void_p,) * 8,
+}
 
 # Images whose gradients are summed before others are added. A constant, so that sums do not depend
 # on the number of threads.
@@ -21,17 +23,18 @@ IMAGES_PER_PART = 32
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
-def _open() -> ctypes.CDLL | None:
-    return native.open_library(Path(__file__).with_name("_convolution_kernels"), SIGNATURES)
+def _open_convolution() -> ctypes.CDLL | None:
+    stem = Path(__file__).with_name("_convolution_kernels")
+    return native.open_library(stem, CONVOLUTION_SIGNATURES)
 
 
-LIBRARY = _open() if native.is_requested() else None
+CONVOLUTION_LIBRARY = _open_convolution() if native.is_requested() else None
 
 
 def can_fuse(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether `conv_pool` supports these tensors, and torch does not observe single operations."""
     return (
-        LIBRARY is not None
+        CONVOLUTION_LIBRARY is not None
         and native.available()
         and not _is_observed()
         and all(type(part) in PLAIN_TENSORS for part in (x, weight, bias))
@@ -82,7 +85,7 @@ class _ConvPool(torch.autograd.Function):
         shape = (len(x), (x.shape[2] - 2) // 2, (x.shape[3] - 2) // 2, len(weight))
         out = x.new_empty(shape)
         largest = torch.empty(shape, dtype=torch.uint8, device="cpu")
-        call = native.function("conv_pool", x, LIBRARY)
+        call = native.function("conv_pool", x, CONVOLUTION_LIBRARY)
 
         def run(part: int) -> int:
             some, into, where = (_images(tensor, part) for tensor in (images, out, largest))
@@ -112,7 +115,7 @@ def _backward(
     weights = weight.contiguous()
     steps = gradient.contiguous()
     parts = _parts(images)
-    call = native.function("conv_pool_back", x, LIBRARY)
+    call = native.function("conv_pool_back", x, CONVOLUTION_LIBRARY)
     to_images = torch.empty_like(images) if to_x else None
     to_weight = weight.new_zeros(parts, *weight.shape)
     to_bias = weight.new_zeros(parts, len(weight))

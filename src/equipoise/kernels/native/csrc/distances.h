@@ -88,7 +88,7 @@ TARGET static ALWAYS_INLINE void NAME(add_squares)(const SCALAR *const *rows, in
 }
 
 /* Adds the squares of a strip, `done` columns after the first, to totals, and these to norms. The
- * order of additions is the same for any strip width and whatever else is measured: MIN_STRIP
+ * order of additions is the same for any strip width and with any other measurements: MIN_STRIP
  * columns at a time, flushed every NORM_FLUSH_COLUMNS. Otherwise the results of a rule would depend
  * on the rules that used the same inbox before. */
 TARGET static ALWAYS_INLINE void NAME(squares_of_strip)(
