@@ -139,7 +139,7 @@ def training(
         "alpha": 0.5,
         "metrics": metrics(),
         "total": ROUNDS,
-        "every": ROUNDS // 2,
+        "evaluate_every": ROUNDS // 2,
     }
     return eq.Simulator(rule=rule, attack=attack, **default | changes)
 
