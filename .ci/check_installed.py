@@ -35,7 +35,8 @@ def main() -> None:
 
     seconds = time.perf_counter() - start
     print(
-        f"equipoise {equipoise.__version__}, imported in {seconds:.2f} s on top of torch, networkx and numpy"
+        f"equipoise {equipoise.__version__}, imported in {seconds:.2f} s on top of torch, "
+        f"networkx and numpy"
     )
     assert "site-packages" in str(equipoise.__file__), (
         f"not the installed package: {equipoise.__file__}"

@@ -1,4 +1,4 @@
-"""Writes every Python example of README.md into a file of its own: readme_examples.py README.md FOLDER."""
+"""Write each Python example of README.md to its own file: readme_examples.py README.md FOLDER."""
 
 from __future__ import annotations
 

@@ -40,17 +40,19 @@ def all_mutants(clone: Path) -> list[MutationSpec]:
     """All mutants of the rooms, without those that cannot change anything."""
     modules = [file for room in ROOMS for file in (clone / "src/equipoise" / room).rglob("*.py")]
     modules = [file for file in sorted(modules) if file.name != "__init__.py"]
-    with tempfile.TemporaryDirectory() as folder:
-        with use_db(str(Path(folder, "mutants.sqlite")), WorkDB.Mode.create) as database:
-            init(modules, database, {})
-            found = [item.mutations[0] for item in database.work_items]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        use_db(str(Path(folder, "mutants.sqlite")), WorkDB.Mode.create) as database,
+    ):
+        init(modules, database, {})
+        found = [item.mutations[0] for item in database.work_items]
     unevaluated = {module: annotated_places(module) for module in modules}
     kept = [one for one in found if tuple(one.start_pos) not in unevaluated[one.module_path]]
     return sorted(kept, key=lambda one: (str(one.module_path), one.operator_name, one.occurrence))
 
 
 def annotated_places(module: Path) -> set[tuple[int, int]]:
-    """Positions within annotations, which ``from __future__ import annotations`` never evaluates."""
+    """Positions within annotations, which are never evaluated."""
     places = set()
     for node in ast.walk(ast.parse(module.read_text())):
         annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]

@@ -1,4 +1,4 @@
-"""Mistakes that a new user makes, and what equipoise answers: the argument, what it expects, and what it found."""
+"""Mistakes of new users: the error names the argument, what it expects, and what it found."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ TENSORS: dict[str, Mistake] = {
     ),
     "own as a list": (
         lambda: MEDIAN([1.0, 2.0, 3.0], RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found list; torch.tensor(own) makes one",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found list; "
+        "torch.tensor(own) makes one",
     ),
     "own as an array": (
         lambda: MEDIAN(np.ones(3), RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found ndarray; torch.tensor(own) makes one",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found ndarray; "
+        "torch.tensor(own) makes one",
     ),
     "own as a state_dict": (
         lambda: MEDIAN(LAYER.state_dict(), RECEIVED),  # type: ignore[arg-type]
@@ -80,23 +82,28 @@ TENSORS: dict[str, Mistake] = {
     ),
     "own as a module": (
         lambda: MEDIAN(LAYER, RECEIVED),  # type: ignore[arg-type]
-        "own must be a floating-point tensor of shape (d,) or (n, d), found Linear; flatten(module) makes one",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found Linear; "
+        "flatten(module) makes one",
     ),
     "another length": (
         lambda: MEDIAN(OWN, torch.ones(2, 4)),
-        "own and received must have the same d > 0, found own d=3, received d=4; models must be of one architecture",
+        "own and received must have the same d > 0, found own d=3, received d=4; models must be "
+        "of one architecture",
     ),
     "another dtype": (
         lambda: MEDIAN(OWN, RECEIVED.double()),
-        "own and received must have the same dtype, found torch.float32 and torch.float64; bring both to one with .to",
+        "own and received must have the same dtype, found torch.float32 and torch.float64; bring "
+        "both to one with .to",
     ),
     "integers": (
         lambda: MEDIAN(OWN.long(), RECEIVED.long()),
-        "own must be a floating-point tensor of shape (d,) or (n, d), found int64 (3,); own.float() makes one",
+        "own must be a floating-point tensor of shape (d,) or (n, d), found int64 (3,); "
+        "own.float() makes one",
     ),
     "integer models": (
         lambda: RING.deliver(MODELS.long()),
-        "models must be a floating-point tensor of shape (n, d) with n = 4 clients, found int64 (4, 3)",
+        "models must be a floating-point tensor of shape (n, d) with n = 4 clients, found int64 "
+        "(4, 3)",
     ),
     "models as an array": (
         lambda: RING.deliver(np.ones((4, 3))),  # type: ignore[arg-type]
@@ -124,7 +131,8 @@ TENSORS: dict[str, Mistake] = {
     ),
     "a graph's inbox on another device": (
         lambda: MEDIAN(MODELS.to("meta"), RING.deliver(MODELS)),
-        "own and received must have the same device, found meta and cpu; bring both to one with .to",
+        "own and received must have the same device, found meta and cpu; bring both to one with "
+        ".to",
     ),
     "mixing across devices": (
         lambda: eq.mix(OWN, OWN.to("meta")),
@@ -143,7 +151,8 @@ CLIENTS: dict[str, Mistake] = {
     ),
     "one model, all messages": (
         lambda: MEDIAN(OWN, RING.deliver(MODELS)),
-        "own must have one model per receiver, expected 4, found 1; inbox.of(i) is what client i received",
+        "own must have one model per receiver, expected 4, found 1; inbox.of(i) is what client i "
+        "received",
     ),
     "an inbox of others": (
         lambda: MEDIAN(MODELS[:3], RING.deliver(MODELS)),
@@ -151,7 +160,8 @@ CLIENTS: dict[str, Mistake] = {
     ),
     "a graph of others": (
         lambda: eq.Topology.ring(5).deliver(MODELS),
-        "models must be a floating-point tensor of shape (n, d) with n = 5 clients, found float32 (4, 3)",
+        "models must be a floating-point tensor of shape (n, d) with n = 5 clients, found "
+        "float32 (4, 3)",
     ),
     "a simulator's graph of others": (
         lambda: construct(topology=eq.Topology.ring(5)),
@@ -163,7 +173,8 @@ CLIENTS: dict[str, Mistake] = {
     ),
     "a simulator's graph of networkx": (
         lambda: construct(topology=networkx.cycle_graph(4)),
-        "topology must be a Topology of 4 clients, as models has, found Graph; Topology.from_networkx(graph) makes one",
+        "topology must be a Topology of 4 clients, as models has, found Graph; "
+        "Topology.from_networkx(graph) makes one",
     ),
     "a class for a graph": (
         lambda: construct(topology=eq.Topology),
@@ -175,7 +186,8 @@ CLIENTS: dict[str, Mistake] = {
     ),
     "a simulator's alphas of others": (
         lambda: construct(alpha=torch.full((3,), 0.5)),
-        "alpha must be a number or a tensor of shape (4,) for own of shape (4, 3), found float32 (3,)",
+        "alpha must be a number or a tensor of shape (4,) for own of shape (4, 3), found float32 "
+        "(3,)",
     ),
     "a simulator's tolerances of others": (
         lambda: construct(tolerated=torch.zeros(3, dtype=torch.int64)),
@@ -227,7 +239,8 @@ CLIENTS: dict[str, Mistake] = {
 NUMBERS: dict[str, Mistake] = {
     "no round": (
         lambda: BALANCE(OWN, RECEIVED),
-        "Balance needs t and total: pass t=..., total=... when calling it (in a Simulator: its argument total, or "
+        "Balance needs t and total: pass t=..., total=... when calling it (in a Simulator: its "
+        "argument total, or "
         "run(rounds))",
     ),
     "a misspelt total": (
@@ -240,7 +253,8 @@ NUMBERS: dict[str, Mistake] = {
     ),
     "an input of no rule": (
         lambda: MEDIAN(OWN, RECEIVED, colour=3),  # type: ignore[call-arg]
-        "Median got an unknown input 'colour': rules know t, total, tolerated, samples, loss_of, update, generator, "
+        "Median got an unknown input 'colour': rules know t, total, tolerated, samples, loss_of, "
+        "update, generator, "
         "state, out",
     ),
     "a misspelt input of LEARN": (
@@ -322,11 +336,13 @@ NUMBERS: dict[str, Mistake] = {
     ),
     "too many to trim": (
         lambda: eq.TrimmedMean(tolerated=5, strict=True)(OWN, torch.ones(5, 3)),
-        "tolerated must be at most 2 for client 0 with 5 neighbors, found 5; strict=False warns instead",
+        "tolerated must be at most 2 for client 0 with 5 neighbors, found 5; strict=False warns "
+        "instead",
     ),
     "too many for Krum": (
         lambda: eq.Krum(tolerated=2, strict=True)(OWN, torch.ones(4, 3)),
-        "tolerated must be at most 0 for client 0 with 4 neighbors, found 2; strict=False warns instead",
+        "tolerated must be at most 0 for client 0 with 4 neighbors, found 2; strict=False warns "
+        "instead",
     ),
     "too few neighbours for Krum": (
         lambda: eq.Krum(tolerated=0, strict=True)(MODELS, RING.deliver(MODELS)),
@@ -345,7 +361,8 @@ NUMBERS: dict[str, Mistake] = {
 MODULES: dict[str, Mistake] = {
     "another architecture": (
         lambda: eq.stack_models([LAYER, torch.nn.Linear(3, 1)]),
-        "modules[1] must have the parameters of modules[0], expected parameter 'weight', float32 (1, 2) on cpu, "
+        "modules[1] must have the parameters of modules[0], expected parameter 'weight', float32 "
+        "(1, 2) on cpu, "
         "found parameter 'weight', float32 (1, 3) on cpu",
     ),
     "a single module": (
@@ -362,7 +379,8 @@ MODULES: dict[str, Mistake] = {
     ),
     "all models into one module": (
         lambda: eq.unflatten(MODELS, LAYER),
-        "vector must be a floating-point tensor of shape (d,), found float32 (4, 3); unstack_models takes several",
+        "vector must be a floating-point tensor of shape (d,), found float32 (4, 3); "
+        "unstack_models takes several",
     ),
     "another model's vector": (
         lambda: eq.unflatten(torch.ones(4), LAYER),
@@ -380,7 +398,8 @@ MODULES: dict[str, Mistake] = {
     ),
     "the whole answer of a rule": (
         lambda: eq.mix(OWN, MEDIAN(OWN, RECEIVED)),  # type: ignore[arg-type]
-        "model must be a floating-point tensor of shape (d,) or (n, d), found Aggregated; take its .model",
+        "model must be a floating-point tensor of shape (d,) or (n, d), found Aggregated; take "
+        "its .model",
     ),
     "loaders": (
         lambda: train([DataLoader(TensorDataset(*PAIR))] * 4),
@@ -392,7 +411,8 @@ MODULES: dict[str, Mistake] = {
     ),
     "a data set that was not divided": (
         lambda: train(eq.data.synthetic_regression()),
-        "clients must be a pair of tensors (x, y) for every client, found Dataset; Dataset.split makes such pairs",
+        "clients must be a pair of tensors (x, y) for every client, found Dataset; Dataset.split "
+        "makes such pairs",
     ),
 }
 
@@ -423,7 +443,8 @@ PARTS: dict[str, Mistake] = {
     ),
     "no loss for UBAR": (
         lambda: eq.UBAR(tolerated=0)(OWN, RECEIVED),
-        "UBAR needs loss_of: pass loss_of=... when calling it (in a Simulator: its argument loss_of, a function of the "
+        "UBAR needs loss_of: pass loss_of=... when calling it (in a Simulator: its argument "
+        "loss_of, a function of the "
         "round, or a trainer that has one, as LocalSGD)",
     ),
 }
@@ -468,7 +489,8 @@ def test_models_that_require_gradients_are_no_mistake() -> None:
     [
         (
             eq.data.mnist,
-            "train-images-idx3-ubyte.gz and the other files of MNIST in {0}/MNIST/raw, {0}/raw or {0}",
+            "train-images-idx3-ubyte.gz and the other files of MNIST in {0}/MNIST/raw, {0}/raw "
+            "or {0}",
         ),
         (
             eq.data.har,
@@ -538,7 +560,8 @@ def test_missing_packages(
         ([], r"equipoise: error: the following arguments are required: COMMAND\n"),
         (
             ["demmo"],
-            r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from '?demo'?\)\n",
+            r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from "
+            r"'?demo'?\)\n",
         ),
         (
             ["demo", "--rule", "Balence"],

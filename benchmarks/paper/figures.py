@@ -14,7 +14,7 @@ from benchmarks.paper.registry import NO_ATTACK
 from benchmarks.paper.report import MARKS, Cell
 from benchmarks.paper.tables import TABLES, Table
 from equipoise import plots
-from equipoise.optional import import_optional
+from equipoise._utils.optional import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

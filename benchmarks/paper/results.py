@@ -13,7 +13,7 @@ from benchmarks.paper.run import Run
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import TASKS
 from equipoise._utils.atomic_write import atomic_write
-from equipoise.optional import import_optional
+from equipoise._utils.optional import import_optional
 
 LOCK = ".lock"  # one for the whole folder: adding takes milliseconds, a run takes minutes
 SCALARS: dict[str, type] = {

@@ -18,8 +18,8 @@ from benchmarks.paper.run import simulator
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
 from equipoise import plots
+from equipoise._utils.optional import import_optional
 from equipoise._utils.progress import Progress
-from equipoise.optional import import_optional
 from equipoise.simulation import Simulator
 
 ATTACKS = (*(name for name in PUBLISHED if name != "Backdoor"), "LIE", "Dissensus", "Adaptive")

@@ -1,4 +1,4 @@
-"""A set of clients is given as a mask or as ids, of any kind; anything else is an error that says so."""
+"""A set of clients is a mask or ids of any kind; anything else is a clear error."""
 
 from __future__ import annotations
 

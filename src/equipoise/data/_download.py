@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, NamedTuple, TypeAlias
 
-from equipoise.optional import import_optional
+from equipoise._utils.optional import import_optional
 
 Place: TypeAlias = Path | zipfile.Path
 """A file or folder, on disk or in a zip archive. Archives are never unpacked to disk."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from equipoise.optional import import_optional
+from equipoise._utils.optional import import_optional
 from equipoise.simulation import History
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-from equipoise.optional import import_optional
+from equipoise._utils.optional import import_optional
 from equipoise.simulation.record import Round
 
 LONG_COLUMNS = ("round", "client", "malicious", "metric", "value")

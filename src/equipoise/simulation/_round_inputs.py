@@ -1,4 +1,4 @@
-"""What rules are told in a simulation, beyond messages."""
+"""The round inputs that a simulation passes to its rule, besides the messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from equipoise.rules import Aggregator, MultiExchange, PerClient
 
 
 def expected(rule: Aggregator | MultiExchange, true: Tensor) -> int | Tensor:
-    """What the rule was made with, one number per client for a `PerClient`; where that is nothing, the true number.
+    """The `tolerated` of the rule, or the true number of malicious neighbors if it has none.
+
+    The members of a `PerClient` each have their own, so it gets one number per client.
 
     >>> from equipoise.simulation._round_inputs import expected
     >>> expected(eq.Krum(tolerated=2), true=torch.tensor([4, 5]))

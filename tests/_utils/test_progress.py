@@ -73,7 +73,8 @@ def test_time_that_is_left_in_a_run_that_was_resumed(clock: Clock) -> None:
     """Four steps were done before; the other six take ten seconds each."""
     assert logged(clock, 10, 10.0, done=4) == [
         *(
-            f"round {t}/10 [{f'{chr(35) * (24 * t // 10)}':.<24}] 0:{10 * (10 - t)} left error {t - 5}"
+            f"round {t}/10 [{f'{chr(35) * (24 * t // 10)}':.<24}] 0:{10 * (10 - t)} left error "
+            f"{t - 5}"
             for t in range(5, 10)
         ),
         f"round 10/10 [{FULL}] 1:00 error 5",
@@ -188,7 +189,7 @@ def test_a_terminal_is_not_drawn_again_for_every_step(clock: Clock, terminal: Te
 
 @pytest.mark.parametrize(("terminal", "width"), [(40, 39), (0, 79)], indirect=["terminal"])
 def test_a_line_fits_a_terminal(clock: Clock, terminal: Terminal, width: int) -> None:
-    """If it were longer, it could not be drawn again; a terminal that does not say has 80 columns."""
+    """A longer line could not be drawn again. A terminal of unknown width has 80 columns."""
     with Progress(3, "round", file=terminal.file) as bar:
         clock.now += 1
         bar.advance("x" * 100)
