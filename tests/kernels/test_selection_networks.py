@@ -14,8 +14,9 @@ from equipoise.kernels import _selection_networks
 def run_network(network: _selection_networks.Network, items: list[int]) -> list[int]:
     values = list(items)
     for i, j, low, high in network.steps:
-        values[i] = min(values[i], values[j]) if low else -99
-        values[j] = max(values[i], values[j]) if high else -99
+        pair = sorted((values[i], values[j]))
+        values[i] = pair[0] if low else -99
+        values[j] = pair[1] if high else -99
     return [values[position] for position in network.kept]
 
 
