@@ -67,9 +67,7 @@ def test_table_and_figure(here: Path, capsys: Capture) -> None:
     assert "MinMax" not in out
     assert f"Figure: {here / 'equipoise-demo.png'}" in out
     assert (here / "equipoise-demo.png").read_bytes().startswith(b"\x89PNG")
-    assert re.search(
-        r"run 4/4 \[#+\] 0:\d\d worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\n", err
-    )
+    assert re.search(r"4/4 \[.*, worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\]\n", err)
 
 
 def test_lines_fit_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +230,7 @@ def test_repeated_names_run_once(here: Path, capsys: Capture) -> None:
     assert cli.main(["demo", *options]) == 0
     out, err = capsys.readouterr()
     assert [len(cells) for cells in rows(out).values()] == [1]
-    assert "run 1/1" in err
+    assert " 1/1 " in err
     assert (here / "new/folder/equipoise-demo.png").exists()
 
 

@@ -18,7 +18,7 @@ from benchmarks.paper.run import run, tail
 from benchmarks.paper.setting import PARTITIONS, Setting
 from benchmarks.paper.tables import TABLES, Table
 from benchmarks.paper.tasks import TASKS, load
-from equipoise._utils.progress import Progress
+from equipoise._utils.progress import advance, progress_bar, skip
 from equipoise.simulation import Simulator
 
 
@@ -50,11 +50,11 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
     # Report missing data and damaged results before hours of training.
     load(setting.data, root, seed)
     store.runs(setting)
-    with Progress(setting.rounds, "round") as bar:
+    with progress_bar(setting.rounds, "round") as bar:
 
         def step(simulator: Simulator) -> None:
-            bar.skip(simulator.t - 1 - bar.done)  # rounds of a checkpoint
-            bar.advance(simulator.history.status)
+            skip(bar, simulator.t - 1 - bar.n)  # rounds of a checkpoint
+            advance(bar, simulator.history.status)
 
         found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
     print(f"{setting} --seed {seed}\n{history}")

@@ -19,7 +19,7 @@ from benchmarks.paper.results import Store
 from benchmarks.paper.run import Run, run, tail
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
-from equipoise._utils.progress import Progress
+from equipoise._utils.progress import progress_bar, skip
 from equipoise.simulation import Simulator
 
 POLLED = 0.5  # seconds between two updates of the progress bar
@@ -56,7 +56,7 @@ def run_all(
     executor = ProcessPoolExecutor(
         min(processes, len(jobs)), context, initializer=_begin, initargs=(stop, counts, os.getpid())
     )
-    with executor, Progress(sum(job.setting.rounds for job in jobs), "round") as bar:
+    with executor, progress_bar(sum(job.setting.rounds for job in jobs), "round") as bar:
         pending = {executor.submit(_work, job, os.fspath(root), store.folder): job for job in jobs}
         try:
             return _collect(pending, store, counts, bar)
@@ -65,9 +65,7 @@ def run_all(
             executor.shutdown(cancel_futures=True)
 
 
-def _collect(
-    pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Progress
-) -> list[str]:
+def _collect(pending: dict[Future[Run], Job], store: Store, counts: Any, bar: Any) -> list[str]:
     """Store each run when it ends, and show the progress of all of them."""
     total = len(pending)
     problems: list[str] = []
@@ -86,8 +84,9 @@ def _collect(
                 command = f"{job.setting} --seed {job.seed}"
                 problems.append(f"{command}: {type(error).__name__}: {error}")
         trained, skipped = counts[:]
-        bar.skip(skipped - bar.skipped)
-        bar.advance(note, steps=trained + skipped - bar.done)
+        skip(bar, skipped - bar.initial)
+        bar.set_postfix_str(note, refresh=False)
+        bar.update(trained + skipped - bar.n)
     return problems
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise import plots
-from equipoise._utils.progress import Progress
+from equipoise._utils.progress import progress_bar
 from equipoise.rules import without_warnings
 from equipoise.simulation import RuleLike
 
@@ -141,19 +141,19 @@ def compare(
 ) -> None:
     """Add a history to ``results`` for each rule and attack, as soon as it is complete."""
     # Rules know the true number of malicious neighbors, even where that exceeds their guarantee.
-    with without_warnings(), one_thread(), Progress(len(rules) * len(attacks), "run") as bar:
+    with without_warnings(), one_thread(), progress_bar(len(rules) * len(attacks), "run") as bar:
         for rule in rules:
             for attack in attacks:
                 simulator = setting.simulator(RULES[rule], ATTACKS[attack], rounds)
                 show = partial(show_error, bar, f"{rule}, {attack}")
                 results.setdefault(rule, {})[attack] = simulator.run(on_round=show)
-                bar.advance()
+                bar.update()
 
 
-def show_error(bar: Progress, label: str, simulator: eq.Simulator) -> None:
+def show_error(bar: Any, label: str, simulator: eq.Simulator) -> None:
     """Show the last error of a run in a progress bar, after each evaluation."""
     if simulator.history[-1].clients:
-        bar.advance(f"worst error {worst(simulator.history):.2f}, {label}", steps=0)
+        bar.set_postfix_str(f"worst error {worst(simulator.history):.2f}, {label}")
 
 
 @contextmanager

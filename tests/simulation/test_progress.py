@@ -10,29 +10,9 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise._utils import progress
 
 # Most trainers here are functions of the models and the round.
 pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")
-
-FULL = "#" * 24
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
-    return clock
 
 
 def simulator(rounds: int, **options: Any) -> eq.Simulator:
@@ -50,38 +30,34 @@ def simulator(rounds: int, **options: Any) -> eq.Simulator:
 
 def test_note_on_worst_client(capsys: pytest.CaptureFixture[str]) -> None:
     simulator(3).run(progress=True)
-    assert capsys.readouterr().err == f"round 3/3 [{FULL}] 0:00 worst size 6\n"
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "worst size 6]" in shown
 
 
 def test_note_on_divergence(capsys: pytest.CaptureFixture[str]) -> None:
     simulator(3, trainer=lambda models, t: models * torch.nan).run(progress=True)
-    assert capsys.readouterr().err.endswith("worst size nan, 2 benign clients not finite\n")
+    assert capsys.readouterr().err.endswith("worst size nan, 2 benign clients not finite]\n")
 
 
 def test_run_without_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     simulator(3, metrics=None).run(progress=True)
-    assert capsys.readouterr().err == f"round 3/3 [{FULL}] 0:00\n"
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "worst" not in shown
 
 
-def test_bar_of_resumed_run(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def train(models: torch.Tensor, t: int) -> torch.Tensor:
-        clock.now += 10
-        return models + 1
-
-    simulator(6, trainer=train).run(3, checkpoint=tmp_path / "run")
-    simulator(6, trainer=train).run(checkpoint=tmp_path / "run", progress=True)
-    assert [line.split(" worst")[0] for line in capsys.readouterr().err.splitlines()] == [
-        f"round 4/6 [{'#' * 16}{'.' * 8}] 0:20 left",
-        f"round 5/6 [{'#' * 20}{'.' * 4}] 0:10 left",
-        f"round 6/6 [{FULL}] 0:30",
-    ]
-    simulator(6, trainer=train).run(checkpoint=tmp_path / "run", progress=True)
-    assert capsys.readouterr().err == f"round 6/6 [{FULL}] 0:00\n"
+def test_bar_of_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulator(6).run(3, checkpoint=tmp_path / "run")
+    simulator(6).run(checkpoint=tmp_path / "run", progress=True)
+    shown = capsys.readouterr().err
+    assert "3/6" in shown
+    assert "6/6" in shown
+    assert "0/6" not in shown
 
 
-def test_no_note_without_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_run_needs_no_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(eq.History, "status", None)
     assert len(simulator(3).run()) == 3
 

@@ -243,6 +243,6 @@ def test_progress_shows_error(capsys: pytest.CaptureFixture[str]) -> None:
     history = noisy(eq.Balance()).run(progress=False)
     assert capsys.readouterr().err == ""
     noisy(eq.Balance()).run(progress=True)
-    assert f"round 5/5 [{'#' * 24}] 0:00 worst distance {history.worst('distance')[1][-1]:.4g}" in (
-        capsys.readouterr().err
-    )
+    shown = capsys.readouterr().err
+    assert "5/5" in shown
+    assert f"worst distance {history.worst('distance')[1][-1]:.4g}" in shown

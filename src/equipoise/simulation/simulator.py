@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from equipoise._utils.formatting import call
-from equipoise._utils.progress import Progress, Silence
+from equipoise._utils.progress import advance, progress_bar
 from equipoise._utils.validation import (
     Clients,
     as_counts,
@@ -267,7 +267,7 @@ class Simulator(Settings):
         Args:
             rounds: number of rounds to add; with a checkpoint that exists, the number of rounds
                 from the start.
-            progress: show a progress bar on standard error.
+            progress: show a progress bar on standard error. Needs ``equipoise[progress]``.
             checkpoint: a file to resume from if it exists, and to save to: at the start, every
                 ``save_every`` rounds, at the end, and when the run is interrupted.
             save_every: number of rounds between two checkpoints.
@@ -304,10 +304,12 @@ class Simulator(Settings):
             total = self.total
             begun = self.t
         try:
-            with Progress(end, "round", done=self.t) if progress else Silence() as bar:
+            shown = progress_bar(end, "round", done=self.t) if progress else nullcontext()
+            with shown as bar:
                 while self.t < end:
                     self.step()
-                    bar.advance(self.history.status)
+                    if bar is not None:
+                        advance(bar, self.history.status)
                     if self.t % save_every == 0:
                         save()
                     if on_round is not None and on_round(self):

@@ -8,13 +8,14 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.paper import cli, run, workers
 from benchmarks.paper.results import Store
 from benchmarks.paper.run import simulator
-from equipoise._utils.progress import Progress
+from equipoise._utils.progress import progress_bar
 from tests.benchmarks.paper.helpers import (
     ROOT,
     SHORT,
@@ -44,15 +45,15 @@ def test_progress_skips_checkpoint(store: Store, monkeypatch: pytest.MonkeyPatch
     checkpoint = store.checkpoint(SHORT, 0)
     checkpoint.parent.mkdir(parents=True)
     interrupt_after_seven_rounds(checkpoint)
-    bars: list[Progress] = []
+    bars: list[Any] = []
 
-    def remembered(total: int, label: str) -> Progress:
-        bars.append(Progress(total, label))
+    def remembered(total: int, unit: str) -> Any:
+        bars.append(progress_bar(total, unit))
         return bars[0]
 
-    monkeypatch.setattr(workers, "Progress", remembered)
+    monkeypatch.setattr(workers, "progress_bar", remembered)
     assert workers.run_all([workers.Job(SHORT, 0)], ".", store, 1) == []
-    assert (bars[0].skipped, bars[0].done, bars[0].total) == (7, SHORT.rounds, SHORT.rounds)
+    assert (bars[0].initial, bars[0].n, bars[0].total) == (7, SHORT.rounds, SHORT.rounds)
 
 
 def test_missing_data_fails_first(tmp_path: Path, capsys: Capture) -> None:
