@@ -43,7 +43,7 @@ EXTERNAL = (
 # Type aliases, whose values are in the text, and internal base classes.
 UNDOCUMENTED = (
     *("Clients", "Init", "ModuleT", "Parts", "Received", "Rule", "Task", "TooLittle", "ValueT"),
-    *("WeightedRule", "_AlongPerturbation"),
+    *("Perturbation", "Scope", "SettingT", "Space", "WeightedRule", "_AlongPerturbation"),
 )
 nitpick_ignore_regex = [
     # Inventories of other projects are on the network; the build works offline.

@@ -16,7 +16,7 @@ from equipoise.simulation.history import History
 class State:
     """A run after ``t`` rounds: a round is a function from one `State` to the next.
 
-    `Simulator.state` reads the current one and puts a run back to an earlier one. A checkpoint is
+    ``Simulator.state`` reads the current one and puts a run back to an earlier one. A checkpoint is
     a `State` in a file.
 
     Args:
