@@ -53,7 +53,9 @@ def test_few_queries(rule: Any, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["max", "literal"])
 @pytest.mark.parametrize("center", ["mean", "own"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("rule", [*RULES.values(), eq.FedAvg()], ids=[*RULES, "FedAvg"])
 def test_subspace_gives_same_lies(rule: Any, dtype: torch.dtype, center: Any, mode: Any) -> None:
     """For isotropic rules. A wrapped rule does not say that it is one."""

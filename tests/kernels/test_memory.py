@@ -38,6 +38,7 @@ print((peak() - before - output) / inbox.mask.numel())
 LIMITS = {"eq.Balance()": 195, "eq.UBAR()": 190, "eq.Krum()": 85, "eq.FedAvg()": 145}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 @pytest.mark.parametrize("rule", LIMITS)
 def test_bytes_per_message(rule: str) -> None:

@@ -179,9 +179,15 @@ print(peak() - before)
     [
         ('[b"x"] * 100, None', 0),
         ("[own] * 100, [3] * 100", 1),
-        ("[own.double().numpy()[::-1]] * 100, [3] * 50 + [4] * 50", 2),
-        ("[bytes(8_000_000)] * 100, [3] * 100", 1),
-        ("[torch.zeros(1).expand(2_000_000)] * 100, [3] * 100", 1),
+        pytest.param(
+            "[own.double().numpy()[::-1]] * 100, [3] * 50 + [4] * 50",
+            2,
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param("[bytes(8_000_000)] * 100, [3] * 100", 1, marks=pytest.mark.exhaustive),
+        pytest.param(
+            "[torch.zeros(1).expand(2_000_000)] * 100, [3] * 100", 1, marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_memory_of_rejected(case: str, accepted: int) -> None:

@@ -92,7 +92,7 @@ def test_stays_in_range(rule: Any, given_models: Tensor, tolerated: int) -> None
 
 
 @every_rule
-@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("complete", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 @given(own=models(least=6))
 @hypothesis_settings
 def test_batch_stays_in_range(rule: Any, complete: bool, own: Tensor) -> None:

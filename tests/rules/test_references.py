@@ -78,9 +78,9 @@ def assert_agrees(
     ("d", "dtype"),
     [
         (1, torch.float32),
-        (2, torch.float64),
+        pytest.param(2, torch.float64, marks=pytest.mark.exhaustive),
         (3, torch.float32),
-        (17, torch.float32),
+        pytest.param(17, torch.float32, marks=pytest.mark.exhaustive),
         (17, torch.float64),
     ],
 )

@@ -45,6 +45,7 @@ for seed in range(first, count, step):
 """
 
 
+@pytest.mark.exhaustive
 def test_concurrent_adds_lose_nothing(store: Store) -> None:
     writers = [
         subprocess.Popen(

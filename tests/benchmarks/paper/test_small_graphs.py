@@ -23,6 +23,8 @@ from tests.benchmarks.paper.digits import (
     worst,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 
 def test_disconnecting_by_hand() -> None:
     """Offline clients keep their own model; the others hear those online."""

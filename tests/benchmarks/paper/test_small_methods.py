@@ -28,6 +28,8 @@ from tests.benchmarks.paper.digits import (
     worst,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 OUTCOMES = {  # LF Feature Gauss Krum Trim Backdoor Adapt LIE Dissensus
     "FedAvg": "    .   x     x    x    x      b      x    .     x",
     "Krum": "      .   0     0    0    0      0      0    .     ~",

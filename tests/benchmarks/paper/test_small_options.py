@@ -29,6 +29,8 @@ from tests.benchmarks.paper.digits import (
     worst,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.mark.parametrize(
     "setting", [name for name, changes in CHANGES.items() if not {"rule", "attack"} & set(changes)]

@@ -23,6 +23,8 @@ from tests.benchmarks.paper.digits import (
     worst,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 
 class Task(NamedTuple):
     """A data set, its partition, and how the paper trains on it and attacks it."""
