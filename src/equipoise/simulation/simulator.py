@@ -130,7 +130,7 @@ class Simulator(Settings):
             check_callable("loss_of", loss_of)
         check_count("seed", seed, 0)
         check_flag("keep_nonfinite", keep_nonfinite)
-        # An attack that is known without attackers would silently do nothing.
+        # An attack without attackers would silently do nothing.
         check_attack_setting(attack, malicious)
         # Settings that depend on the round are checked when they are drawn.
         if not is_drawn("topology", topology):

@@ -35,13 +35,13 @@ def can_fuse(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether `conv_pool` supports these tensors, and torch does not observe single operations."""
     if CONVOLUTION_LIBRARY is None or not native.available() or _is_observed():
         return False
-    if not all(_is_plain(part, x.dtype) for part in (x, weight, bias)):
+    if not all(_fits_kernel(part, x.dtype) for part in (x, weight, bias)):
         return False
     # The convolution leaves h - 2 rows, and the pooling needs 2 of them; columns alike.
     return x.dim() == 4 and x.shape[1] == weight.shape[1] and min(x.shape[2:]) >= 4
 
 
-def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
+def _fits_kernel(tensor: Tensor, dtype: torch.dtype) -> bool:
     # A subclass of Tensor may give operations another meaning, which C would not see.
     is_plain = type(tensor) in PLAIN_TENSORS and tensor.device.type == "cpu"
     return is_plain and tensor.dtype == dtype and dtype in native.SUFFIXES
