@@ -19,12 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     summary = "compare all rules under attack; print a table and save a figure"
     _add_demo_options(commands.add_parser("demo", help=summary, description=demo.__doc__))
+    # None: argparse then reads sys.argv.
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130  # 128 + SIGINT, as shells report it
+    # Expected errors: one line without a traceback, and the exit code of argparse.
     except (ValueError, OSError, ImportError) as error:
         print(f"equipoise {options.command}: {error}", file=sys.stderr)
         return 2
@@ -68,6 +70,7 @@ def _add_demo_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the figure (default: the current folder)",
     )
+    # Each command sets the function that `main` calls.
     parser.set_defaults(run=_run_demo)
 
 
@@ -77,6 +80,7 @@ def _run_demo(options: argparse.Namespace) -> int:
     try:
         demo.run(options.seed, options.rounds, rules, attacks, options.output)
     except ImportError as error:
+        # The cause names the missing module; the error itself has an advice for one extra only.
         reason = error.__cause__ or error
         command = 'pip install "equipoise[data,plots]"'
         print(f"The demo needs scikit-learn ({reason}): {command}", file=sys.stderr)

@@ -34,6 +34,7 @@ RULES: Mapping[str, RuleLike | None] = {
     "LEARN": eq.LEARN(),
     "SCClip": eq.SCClip(),
     "Balance": eq.Balance(),
+    # Variant I of section 7 of the paper: the limit does not fall over the rounds.
     "Balance(kappa=0)": eq.Balance(kappa=0),
     "BalanceMedian": eq.BalanceMedian(),
 }
@@ -46,6 +47,7 @@ ATTACKS: Mapping[str, eq.Attack | None] = {
     "Dissensus": eq.attacks.Dissensus(epsilon=30.0),
     "LabelFlip": eq.attacks.LabelFlip({label: 9 - label for label in range(10)}),
 }
+# The attacks that run by default; the command line offers all.
 SHOWN = ("none", "Gaussian", "TrimAttack", "MinMax")
 NOTES = {
     "Alone": "local training only; a useful rule does better",
@@ -88,6 +90,7 @@ class Setting:
         return cls(
             trainer=eq.LocalSGD(model, cross_entropy, clients, lr=0.15, seed=seed),
             graph=eq.Topology.regular(20, 10, seed=seed, malicious=malicious),
+            # All clients start from one model; the simulator copies it.
             models=eq.flatten(model).expand(20, -1),
             malicious=malicious,
             error=eq.metrics.ErrorRate(model, digits.test_x, digits.test_y),
@@ -133,7 +136,7 @@ def run(
             print(table(results, attacks), flush=True)
     notes = [f"{name}: {NOTES[name]}." for name in (*rules, *attacks) if name in NOTES]
     print("", *notes, sep="\n")
-    print(save(setting, results, Path(output) / PICTURE))
+    print(save_figure(setting, results, Path(output) / PICTURE))
 
 
 def compare(
@@ -185,9 +188,11 @@ def table(results: Results, attacks: Sequence[str]) -> str:
     def cell(row: Mapping[str, float], attack: str) -> str:
         if attack not in row:
             return f"{'-':>11} "
+        # Compared exactly: errors are multiples of 1 / 355, so several rules may be the best.
         best = min(other.get(attack, math.inf) for other in errors.values())
         return f"{row[attack]:>11.3f}{'*' if row[attack] == best else ' '}"
 
+    # 16 columns hold the longest name of a rule; 11 and a mark hold an attack.
     lines = [f"{'rule':<16}" + "".join(f"{heading(attack):>11} " for attack in attacks)]
     for rule, row in errors.items():
         lines.append(f"{rule:<16}" + "".join(cell(row, attack) for attack in attacks))
@@ -212,11 +217,12 @@ def heading(attack: str) -> str:
     return "no attack" if attack == "none" else attack
 
 
-def save(setting: Setting, results: Results, path: Path) -> str:
+def save_figure(setting: Setting, results: Results, path: Path) -> str:
     """Save the figure; return where it is, or how to get it."""
     try:
         figure = picture(setting, results)
     except ImportError:
+        # The table is printed already: a missing matplotlib is no error.
         return 'For a figure, run again after: pip install "equipoise[plots]"'
     figure.savefig(path, dpi=200, bbox_inches="tight", pad_inches=0.1)
     return f"Figure: {path.resolve()}"
@@ -226,6 +232,7 @@ def picture(setting: Setting, results: Results) -> Figure:
     """Draw the graph, a heatmap of final errors, and a panel of errors over rounds per rule."""
     from matplotlib.figure import Figure
 
+    # A Figure of its own, not pyplot: no window and no global state.
     rows = math.ceil(len(results) / PANELS)
     heights = (3.3, 0.7 + 1.4 * rows)  # inches
     figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
@@ -253,15 +260,18 @@ def draw_rounds(figure: SubFigure, results: Results) -> None:
         histories = {heading(attack): history for attack, history in row.items()}
         plots.error_over_rounds(histories, ax=ax, band=False)
         ax.set_title(rule, fontsize=8)
+        # One legend below serves all panels.
         ax.get_legend().remove()
         lowest = position + columns >= len(results)  # no panel below it
         ax.tick_params(labelbottom=lowest)
         ax.set_xlabel("round" if lowest else "")
         ax.set_ylabel("" if position % columns else "test error")
         ax.set_ylim(0, 1.04)  # the same scale in all panels, with room for markers at 1
+    # The last row may have empty places.
     for ax in panels[len(results) :]:
         ax.set_axis_off()
     title = "test error of the worst benign client: one panel per rule, one line per attack"
     figure.suptitle(title, fontsize=8)
+    # Seven columns: all attacks fit into one row.
     entries = panels[0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower center", ncols=7, fontsize=7, frameon=False)

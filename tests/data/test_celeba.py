@@ -312,7 +312,7 @@ def test_images_too_large(size: tuple[int, int] | None, message: str, root: Path
 def test_missing_images(zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in NAMES[:2]:
         monkeypatch.delitem(JPGS, name)
-    monkeypatch.setattr(module, "_images", None)
+    monkeypatch.setattr(module, "_read_images", None)
     root = write(tmp_path / "root", zipped=zipped)
     message = r"expected 000001\.jpg and 1 more in .*img_align_celeba.*, found 25 other files there"
     with pytest.raises(FileNotFoundError, match=message):
@@ -388,7 +388,7 @@ def test_download_missing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         sources[path.name] = Source(
             path.as_uri(), hashlib.sha256(content).hexdigest(), len(content)
         )
-    monkeypatch.setattr(module, "SOURCES", sources)
+    monkeypatch.setattr(module, "CELEBA_SOURCES", sources)
     with pytest.raises(FileNotFoundError, match=f"expected {ATTRIBUTES} in .*, found no folder"):
         load(root)
     assert torch.equal(load(root, download=True).x, load(server).x)

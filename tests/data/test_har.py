@@ -318,7 +318,7 @@ def test_mutated_bytes(
     tracemalloc.start()
     try:
         with module.opened(path, NAME) as folder:
-            x, y, subjects = module._examples(folder, "train")
+            x, y, subjects = module._read_part(folder, "train")
         assert x.shape[1] == 561
         assert len(x) == len(y) == len(subjects)
     except ValueError as error:
@@ -359,7 +359,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, checksum: str | None = 
         Source((folder / "gone.zip").as_uri(), "0", len(NESTED)),
         Source((folder / "served.zip").as_uri(), digest, len(NESTED)),
     )
-    monkeypatch.setattr(module, "SOURCES", sources)
+    monkeypatch.setattr(module, "HAR_SOURCES", sources)
 
 
 def test_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -382,5 +382,5 @@ def test_wrong_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_checksums():
-    assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) for source in module.SOURCES)
+    assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) for source in module.HAR_SOURCES)
     assert list(module.ARCHIVES) == [f"{NAME}.zip", OUTER]

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.testing import LAWS, MULTI_EXCHANGE_LAWS, Round, check_rule, rounds
+from equipoise.testing import LAWS, MULTI_EXCHANGE_LAWS, RuleRound, check_rule, rounds
 from equipoise.testing import _laws as laws
 from equipoise.testing._check_rule import AsSingleExchange
 from tests import rule_laws
@@ -62,34 +62,38 @@ def each(rules: dict[str, Any]) -> pytest.MarkDecorator:
 @each(BALANCES)
 @many
 @given(rounds(whole=False))
-def test_balance_bound(rule: Any, case: Round) -> None:
+def test_balance_bound(rule: Any, case: RuleRound) -> None:
     rule_laws.balance_bound(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(BALANCES)
 @many
 @given(rounds(whole=False))
-def test_balance_accepts_close(rule: Any, case: Round) -> None:
+def test_balance_accepts_close(rule: Any, case: RuleRound) -> None:
     rule_laws.balance_accepts(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(BALANCES)
 @many
 @given(rounds())
-def test_balance_independent_messages(rule: Any, case: Round) -> None:
+def test_balance_independent_messages(rule: Any, case: RuleRound) -> None:
     some_rules.accepts_separately(rule, case.own, case.inbox, **case.inputs)
 
 
 @many
 @given(rounds(), st.floats(0, 3), st.floats(0, 3), st.floats(0, 3))
-def test_balance_is_monotone_in_gamma(case: Round, one: float, other: float, kappa: float) -> None:
+def test_balance_is_monotone_in_gamma(
+    case: RuleRound, one: float, other: float, kappa: float
+) -> None:
     small, large = (eq.Balance(gamma=gamma, kappa=kappa) for gamma in sorted([one, other]))
     some_rules.nested(small, large, case.own, case.inbox, **case.inputs)
 
 
 @many
 @given(rounds(), st.floats(0, 3), st.floats(0, 3), st.floats(0, 3))
-def test_balance_is_monotone_in_kappa(case: Round, one: float, other: float, gamma: float) -> None:
+def test_balance_is_monotone_in_kappa(
+    case: RuleRound, one: float, other: float, gamma: float
+) -> None:
     slow, fast = (eq.Balance(gamma=gamma, kappa=kappa) for kappa in sorted([one, other]))
     some_rules.nested(fast, slow, case.own, case.inbox, **case.inputs)
 
@@ -97,13 +101,13 @@ def test_balance_is_monotone_in_kappa(case: Round, one: float, other: float, gam
 @each(BALANCES)
 @many
 @given(rounds(), st.lists(st.integers(0, 9), min_size=2, max_size=2))
-def test_balance_accepts_less_later(rule: Any, case: Round, both: list[int]) -> None:
+def test_balance_accepts_less_later(rule: Any, case: RuleRound, both: list[int]) -> None:
     rule_laws.accepts_less_later(rule, case.own, case.inbox, min(both), max(both), total=10)
 
 
 @many
 @given(rounds(whole=False))
-def test_balance_without_decay(case: Round) -> None:
+def test_balance_without_decay(case: RuleRound) -> None:
     rule = eq.Balance(gamma=0.4, kappa=0.0)
     assert torch.equal(
         rule(case.own, case.inbox).model, rule(case.own, case.inbox, t=7, total=8).model
@@ -112,7 +116,7 @@ def test_balance_without_decay(case: Round) -> None:
 
 @many
 @given(rounds(), st.floats(0.01, 3))
-def test_balance_median_within_gamma(case: Round, gamma: float) -> None:
+def test_balance_median_within_gamma(case: RuleRound, gamma: float) -> None:
     some_rules.nested(eq.BalanceMedian(gamma), eq.Balance(gamma, kappa=0.0), case.own, case.inbox)
     some_rules.nested(eq.BalanceMedian(gamma), eq.BalanceMedian(2 * gamma), case.own, case.inbox)
 
@@ -145,7 +149,7 @@ def test_multi_exchange_rules_obey(rule: Any, law: str) -> None:
 @each(RULES)
 @a_few
 @given(rounds())
-def test_written_to_out(rule: Any, case: Round) -> None:
+def test_written_to_out(rule: Any, case: RuleRound) -> None:
     some_rules.written_to_out(rule, case.own, case.inbox, **case.inputs)
 
 
@@ -173,7 +177,7 @@ def test_bad_out(out: Any, found: str) -> None:
 
 @a_few
 @given(rounds(), st.integers(0, 2**31))
-def test_per_client(case: Round, seed: int) -> None:
+def test_per_client(case: RuleRound, seed: int) -> None:
     choice = torch.randint(
         len(RULES), (len(case.own),), generator=torch.Generator().manual_seed(seed)
     )
@@ -213,7 +217,7 @@ def test_large_rounds(rule: Any, graph: Graph) -> None:
 @pytest.mark.parametrize("name", RESCALING)
 @a_few
 @given(rounds())
-def test_weights_of_rescaled_messages(name: str, case: Round) -> None:
+def test_weights_of_rescaled_messages(name: str, case: RuleRound) -> None:
     laws.weights_explain(RULES[name], case.own, case.inbox, RESCALING[name], **case.inputs)
 
 
@@ -227,14 +231,14 @@ def test_weights_or_none(rule: Any) -> None:
 @each(SELFLESS)
 @a_few
 @given(rounds(hostile=False), st.sampled_from([2.0**-100, 0.125, 4.0, 2.0**100]))
-def test_scale(rule: Any, case: Round, factor: float) -> None:
+def test_scale(rule: Any, case: RuleRound, factor: float) -> None:
     some_rules.scale(rule, case.own, case.inbox, factor, **case.inputs)
 
 
 @each(CENTRED)
 @a_few
 @given(rounds((torch.float64,), whole=False), st.integers(-9, 9))
-def test_translation(rule: Any, case: Round, shift: int) -> None:
+def test_translation(rule: Any, case: RuleRound, shift: int) -> None:
     by = torch.arange(case.own.shape[1], dtype=torch.float64) + shift
     some_rules.translation(rule, case.own, case.inbox, by, **case.inputs)
 
@@ -242,7 +246,7 @@ def test_translation(rule: Any, case: Round, shift: int) -> None:
 @each(ISOTROPIC)
 @a_few
 @given(rounds((torch.float64,), whole=False), st.integers(0, 2**31))
-def test_rotation(rule: Any, case: Round, seed: int) -> None:
+def test_rotation(rule: Any, case: RuleRound, seed: int) -> None:
     d = case.own.shape[1]
     square = torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     some_rules.rotation(rule, case.own, case.inbox, torch.linalg.qr(square).Q, **case.inputs)
@@ -256,14 +260,14 @@ def test_which_are_isotropic() -> None:
 @each(CLIPPING)
 @many
 @given(rounds())
-def test_clipping_bound(rule: Any, case: Round) -> None:
+def test_clipping_bound(rule: Any, case: RuleRound) -> None:
     rule_laws.clipping_bound(rule, case.own, case.inbox, **case.inputs)
 
 
 @each(SHORTENING)
 @many
 @given(rounds())
-def test_norm_at_most_own(rule: Any, case: Round) -> None:
+def test_norm_at_most_own(rule: Any, case: RuleRound) -> None:
     some_rules.norm_bound(rule, case.own, case.inbox, **case.inputs)
 
 
@@ -276,7 +280,7 @@ def test_norm_at_most_own(rule: Any, case: Round) -> None:
     st.sampled_from([math.nan, -math.inf, -3e38, -7.0, 0.0, 1e30]),
 )
 def test_between_benign_extremes(
-    rule: Any, case: Round, count: int, spare: int, value: float
+    rule: Any, case: RuleRound, count: int, spare: int, value: float
 ) -> None:
     benign = case.own
     malicious = torch.full((min(count, len(benign) - 1), benign.shape[1]), value)
@@ -285,7 +289,7 @@ def test_between_benign_extremes(
 
 @many
 @given(rounds(whole=False))
-def test_krum_returns_a_message(case: Round) -> None:
+def test_krum_returns_a_message(case: RuleRound) -> None:
     out = eq.Krum()(case.own, case.inbox, **case.inputs)
     for i in range(len(case.own)):
         chosen = out.weights[i].nonzero().flatten()
@@ -296,7 +300,7 @@ def test_krum_returns_a_message(case: Round) -> None:
 
 @many
 @given(rounds(), st.sampled_from(["best", "closest", "own"]))
-def test_ubar_accepts_better_models(case: Round, empty: str) -> None:
+def test_ubar_accepts_better_models(case: RuleRound, empty: str) -> None:
     """All accepted models are better than own; if none is, at most one message is accepted."""
     out = eq.UBAR(empty=empty)(case.own, case.inbox, **case.inputs)
     loss_of = case.inputs["loss_of"]
@@ -309,7 +313,7 @@ def test_ubar_accepts_better_models(case: Round, empty: str) -> None:
 
 @many
 @given(rounds(whole=False), st.floats(0.01, 10), st.floats(0.01, 10))
-def test_clipping_is_monotone_in_tau(case: Round, one: float, other: float) -> None:
+def test_clipping_is_monotone_in_tau(case: RuleRound, one: float, other: float) -> None:
     near, far = (
         replace(eq.SCClip(), tau=tau)(case.own, case.inbox).weights.double()
         for tau in sorted([one, other])

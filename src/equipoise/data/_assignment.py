@@ -22,8 +22,10 @@ def places_of_each(classes: int, places: int) -> Tensor:
 def random_ranks(groups: Tensor, generator: torch.Generator) -> Tensor:
     """Rank the examples of each group in random order, from 0."""
     shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
+    # Stable sort: the examples of a group lie together, in random order.
     together = shuffled[groups[shuffled].argsort(stable=True)]
     sizes = groups.bincount()
+    # The position of the first example of the group, for each example in `together`.
     starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     ranks = torch.empty_like(groups)
     ranks[together] = torch.arange(len(groups), device="cpu") - starts
@@ -50,6 +52,7 @@ def parts_of(
             f" for client {small}, and too few for {int((sizes < minimum).sum())} of {n} clients;"
             " ask for fewer clients, a smaller minimum, another seed, or too_little='top_up'"
         )
+    # Stable sort: the indices of each part ascend.
     return tuple(clients.argsort(stable=True).split(sizes.tolist()))
 
 
@@ -74,12 +77,13 @@ def _given_by_the_largest(sizes: Tensor, total: int) -> Tensor:
     def above(level: int) -> Tensor:
         return (sizes - level).clamp(min=0)
 
-    # Cutting all clients down to a level yields at least `total` examples, and one level higher
-    # yields fewer. The number decreases with the level, hence the signs: bisect needs an ascending
-    # key.
+    # Find the level at which cutting all clients down to it yields at least `total` examples, and
+    # one level higher yields fewer. The number decreases with the level, hence the signs: bisect
+    # needs an ascending key.
     levels = range(int(sizes.max()) + 1)
     level = bisect_right(levels, -total, key=lambda level: -int(above(level).sum())) - 1
     given = above(level)
     too_many = int(given.sum()) - total
+    # The level may yield too many. The first clients above it then keep one more example each.
     given[given.nonzero().flatten()[:too_many]] -= 1
     return given

@@ -18,14 +18,15 @@ from equipoise._utils.validation import check_count
 from equipoise.data._download import Place, Source, as_path, fetch, missing, need, opened, read
 from equipoise.data.dataset import Dataset, as_share, hold_out
 
-IMAGES = "img_align_celeba"
+CELEBA_IMAGES = "img_align_celeba"
 ATTRIBUTES = "list_attr_celeba.txt"
 IDENTITIES = "identity_CelebA.txt"
-FILES = ((ATTRIBUTES,), (IDENTITIES,), (IMAGES, f"{IMAGES}.zip"))
+# For each file: the names under which it may exist. The last one can be downloaded.
+CELEBA_FILES = ((ATTRIBUTES,), (IDENTITIES,), (CELEBA_IMAGES, f"{CELEBA_IMAGES}.zip"))
 SUBFOLDERS = ("", "celeba", "raw", "Img", "Anno")  # of torchvision, LEAF, and the authors (two)
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
-SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow Datasets
-    f"{IMAGES}.zip": Source(
+CELEBA_SOURCES = {  # identifiers as in torchvision; digests and sizes as in TensorFlow Datasets
+    f"{CELEBA_IMAGES}.zip": Source(
         f"{DRIVE}0B7EVK8r0v71pZjFTYXZWM3FlRnM",
         "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
         1_443_490_838,
@@ -103,19 +104,20 @@ def celeba(
     check_count("minimum", minimum, 1)
     if limit is not None:
         check_count("limit", limit, 1)
-    provided = [_provide(as_path(root), names, download, progress) for names in FILES]
+    provided = [_provide(as_path(root), names, download, progress) for names in CELEBA_FILES]
+    # Both lists are small. All their errors appear before the first image is read.
     labels = _labels(provided[0], label)
     identities = _identities(provided[1])
-    names, owners = _clients(identities, minimum, limit, generator)
+    names, owners = _choose_images(identities, minimum, limit, generator)
     y = torch.tensor(_labels_of(names, labels, provided), device="cpu")
     # Round the training images down, as LEAF does, but keep one.
     train, test = hold_out(
         owners, lambda images: images - max(1, int((1 - share) * images)), generator
     )
-    with opened(provided[2], IMAGES) as folder:
+    with opened(provided[2], CELEBA_IMAGES) as folder:
         _check_complete(folder, names)
         x, test_x = (
-            _images(folder, [names[i] for i in part], size, gray, progress)
+            _read_images(folder, [names[i] for i in part], size, gray, progress)
             for part in (train, test)
         )
     return Dataset(x, y[train], test_x, y[test], classes=2, owners=owners[train], name="CelebA")
@@ -127,11 +129,10 @@ def _provide(root: Path, names: Sequence[str], download: bool, progress: bool) -
     found = next((path for path in paths if path.exists()), None)
     if found is None and not download:
         places = f"{root} or a folder {', '.join(SUBFOLDERS[1:])} in it"
-        advice = "Put it there, or load it with download=True"
-        raise missing(f"{' or '.join(names)} in {places}", root, advice)
+        raise missing(f"{' or '.join(names)} in {places}", root)
     if found is None:
         found = root / names[-1]
-        fetch([SOURCES[names[-1]]], found, progress=progress)
+        fetch([CELEBA_SOURCES[names[-1]]], found, progress=progress)
     return found
 
 
@@ -140,7 +141,7 @@ def _labels(file: Path, label: str) -> dict[str, int]:
 
     Line 1 is the number of images, line 2 the names of the attributes.
     """
-    lines = _lines(file)
+    lines = _numbered_lines(file)
     count = next(lines, (1, []))[1]
     names = next(lines, (2, []))[1]
     if len(count) != 1 or not count[0].isdecimal():
@@ -149,6 +150,7 @@ def _labels(file: Path, label: str) -> dict[str, int]:
     if label not in names:
         known = ", ".join(names) or "the attributes"
         raise ValueError(f"label must be one of {known} in {file}, found {label!r}")
+    # The name of the image is column 0 of a row, but not of the header.
     column = names.index(label) + 1
     labels = {}
     for number, row in lines:
@@ -166,7 +168,7 @@ def _labels(file: Path, label: str) -> dict[str, int]:
 def _identities(file: Path) -> dict[str, int]:
     """Read the identity of the celebrity on each image."""
     identities: dict[str, int] = {}
-    for number, row in _lines(file):
+    for number, row in _numbered_lines(file):
         if len(row) != 2 or not row[1].isdecimal() or row[0] in identities:
             expected = "the name of another image and a number"
             found = f"{' '.join(row)!r:.60}"
@@ -179,18 +181,20 @@ def _identities(file: Path) -> dict[str, int]:
     return identities
 
 
-def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
+def _numbered_lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Iterate over numbered lines, from 1, split into words, without empty lines."""
+    # Undecodable bytes become U+FFFD, and the checks of each row report their line.
     lines = enumerate(read(file, LIST_BYTES).decode(errors="replace").splitlines(), start=1)
     return ((number, words) for number, line in lines if (words := line.split()))
 
 
-def _clients(
+def _choose_images(
     identities: dict[str, int], minimum: int, limit: int | None, generator: torch.Generator
 ) -> tuple[list[str], Tensor]:
     """Return the images to use, and the client of each."""
-    who = torch.tensor([*identities.values()], device="cpu")
-    found, celebrity, images = who.unique(return_inverse=True, return_counts=True)
+    persons = torch.tensor([*identities.values()], device="cpu")
+    # celebrity: the index in `found` of each image's celebrity; images: (celebrities,) counts.
+    found, celebrity, images = persons.unique(return_inverse=True, return_counts=True)
     chosen = images >= minimum
     if not chosen.any():
         most = int(images.max())
@@ -199,14 +203,17 @@ def _clients(
         )
     if limit is not None:
         order = torch.randperm(len(found), generator=generator, device="cpu")
+        # Permute before filtering: a celebrity keeps its place in the order if `minimum` changes.
         order = order[chosen[order]]
         total = images[order].cumsum(0)
+        # The first client alone exceeds the limit: there would be no client.
         if total[0] > limit:
             expected = f"at least {int(total[0])}, the images of the first client"
             raise ValueError(f"limit must be {expected}, found {limit}")
         chosen[order[total > limit]] = False
     used = chosen[celebrity]
     names = [name for name, use in zip(identities, used.tolist(), strict=True) if use]
+    # cumsum numbers the chosen celebrities from 0 without gaps, in the order of identities.
     return names, (chosen.cumsum(0) - 1)[celebrity[used]]
 
 
@@ -222,6 +229,7 @@ def _check_complete(folder: Place, names: Sequence[str]) -> None:
 
     Names that lead out of the folder are not in the listing either.
     """
+    # One listing: a lookup for each of 200,000 names would be slow.
     there = {entry.name for entry in folder.iterdir()}
     absent = [name for name in names if name not in there]
     if absent:
@@ -231,8 +239,12 @@ def _check_complete(folder: Place, names: Sequence[str]) -> None:
         )
 
 
-def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress: bool) -> Tensor:
+def _read_images(
+    folder: Place, names: Sequence[str], size: int, gray: bool, progress: bool
+) -> Tensor:
+    # Without Pillow, fail before memory is allocated and threads are started.
     need("PIL.Image")
+    # Allocated once and filled in place: stacking the images would take twice the memory.
     images = torch.empty(
         len(names), 1 if gray else 3, size, size, dtype=torch.float32, device="cpu"
     )
@@ -240,6 +252,7 @@ def _images(folder: Place, names: Sequence[str], size: int, gray: bool, progress
     def fill(start: int) -> int:
         rows = range(start, min(start + BATCH, len(names)))
         for row in rows:
+            # Each thread writes to its own rows, so no lock is needed.
             torch.div(_image(folder / names[row], size, gray).float(), 255, out=images[row])
         return len(rows)
 
@@ -259,10 +272,10 @@ def _image(file: Place, size: int, gray: bool) -> Tensor:
     pillow: Any = need("PIL.Image")
     content = read(file, IMAGE_BYTES)
     try:
+        # formats: Pillow would otherwise try all its decoders on an untrusted file.
         with pillow.open(io.BytesIO(content), formats=("JPEG",)) as image:
-            if (
-                image.width * image.height > PIXELS
-            ):  # the size is in the header: check before decoding
+            # The size is in the header: check it before the pixels are decoded.
+            if image.width * image.height > PIXELS:
                 found = f"{image.width} x {image.height}"
                 raise ValueError(f"{file} must have at most {PIXELS} pixels, found {found}")
             resized = image.resize((size, size), pillow.Resampling.BICUBIC)
@@ -270,4 +283,5 @@ def _image(file: Place, size: int, gray: bool) -> Tensor:
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         found = f"it corrupt or truncated: {error}"
         raise ValueError(f"{file} must be a JPEG image, found {found}") from error
+    # (size, size) or (size, size, 3) becomes (channels, size, size).
     return torch.from_numpy(np.array(resized)).view(size, size, -1).permute(2, 0, 1)

@@ -27,7 +27,9 @@ def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """
     share = as_share("test_share", test_share)
     images, labels = need("sklearn.datasets").load_digits(return_X_y=True)
+    # float64 (1797, 64) with integers 0 to 16; dividing by a power of two is exact.
     x = torch.tensor(images, dtype=torch.float32, device="cpu").div_(16).view(-1, 1, 8, 8)
     y = torch.tensor(labels, dtype=torch.int64, device="cpu")
+    # Grouped by class: both parts have nearly the same proportions of classes.
     train, test = hold_out(y, lambda size: int(share * size), stream(seed, "digits"))
     return Dataset(x[train], y[train], x[test], y[test], classes=10, name="digits")

@@ -54,8 +54,9 @@ def need(module: str) -> ModuleType:
     return import_optional(module, "data")
 
 
-def missing(expected: str, root: Path, advice: str) -> FileNotFoundError:
+def missing(expected: str, root: Path) -> FileNotFoundError:
     """Return the error for a missing file, with the files that are there instead."""
+    advice = "Put it there, or load it with download=True"
     return FileNotFoundError(f"expected {expected}, found {_contents(root)}. {advice}")
 
 
@@ -131,6 +132,8 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
     """
     failures: list[str] = []
     for source in sources:
+        # A new name per attempt: two processes may download the same file. The same folder, because
+        # os.replace is atomic only within one file system.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         try:
             _receive(source, temporary, path.name, progress)
@@ -140,6 +143,7 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
             failures.append(f"{source.url}: {error}")
             cause = error
             if isinstance(error, urllib.error.HTTPError):
+                # An HTTPError holds the open response.
                 error.close()
         finally:
             temporary.unlink(missing_ok=True)
@@ -152,9 +156,11 @@ def fetch(sources: Sequence[Source], path: Path, *, progress: bool = True) -> No
 def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None:
     tqdm = need("tqdm").tqdm
     digest = hashlib.sha256()
+    # Identify the client: servers may refuse the default User-Agent of urllib.
     request = urllib.request.Request(source.url, headers={"User-Agent": "equipoise"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         length = response.headers.get("Content-Length")
+        # Fail before the first byte is stored, for instance on an HTML page instead of the file.
         if length is not None and int(length) != source.size:
             raise ValueError(f"expected {source.size} bytes, found {int(length)} announced")
         temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -173,6 +179,7 @@ def _receive(source: Source, temporary: Path, name: str, progress: bool) -> None
             received = file.tell()
     if received != source.size:
         raise ValueError(f"expected {source.size} bytes, found {received}")
+    # The size was checked first: its error is easier to understand than that of the digest.
     if digest.hexdigest() != source.sha256:
         raise ValueError(f"expected SHA-256 {source.sha256}, found {digest.hexdigest()}")
 

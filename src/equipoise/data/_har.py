@@ -23,8 +23,9 @@ ARCHIVE = "UCI HAR Dataset.zip"
 FEATURES = 561
 CLASSES = 6
 ROWS = 10_299  # rows of training and test files together, more than any genuine file
-WIDTH = 32  # limit on the bytes of a number and its separator: 16 as distributed, 26 by np.savetxt
-SOURCES = (  # the first archive contains the second one
+# Limit on the bytes of a number and its separator: 16 as distributed, 26 by np.savetxt.
+NUMBER_BYTES = 32
+HAR_SOURCES = (  # the first archive contains the second one
     Source(
         "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
         "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
@@ -36,7 +37,7 @@ SOURCES = (  # the first archive contains the second one
         60_999_314,
     ),
 )
-ARCHIVES = (ARCHIVE, SOURCES[0].url.rsplit("/", 1)[1])
+ARCHIVES = (ARCHIVE, HAR_SOURCES[0].url.rsplit("/", 1)[1])
 
 
 def har(
@@ -76,18 +77,20 @@ def har(
     FileNotFoundError: expected UCI HAR Dataset.zip or the folder UCI HAR Dataset in nowhere, ...
     """
     share = as_share("test_share", test_share)
-    place = _find(as_path(root))
+    place = _find_archive(as_path(root))
     if place is None:
         place = _without_data(as_path(root), download, progress)
     with opened(place, FOLDER) as folder:
-        parts = [_examples(folder, part) for part in ("train", "test")]
+        parts = [_read_part(folder, part) for part in ("train", "test")]
     x, y, subjects = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    # Subjects are numbered from 1; owners from 0 without gaps, even if a subject is missing.
     owners = subjects.unique(return_inverse=True)[1]
     train, test = hold_out(owners, lambda size: int(share * size), stream(seed, "har"))
     return Dataset(x[train], y[train], x[test], y[test], CLASSES, owners[train], "HAR")
 
 
-def _find(root: Path) -> Path | None:
+def _find_archive(root: Path) -> Path | None:
+    # The root may be an archive of any name, or the unpacked folder itself.
     if root.is_file() or (root / "train").is_dir():
         return root
     return next((place for name in (FOLDER, *ARCHIVES) if (place := root / name).exists()), None)
@@ -96,21 +99,23 @@ def _find(root: Path) -> Path | None:
 def _without_data(root: Path, download: bool, progress: bool) -> Path:
     if not download:
         expected = f"{ARCHIVE} or the folder {FOLDER} in {root}, or one of them as root"
-        raise missing(expected, root, "Put it there, or load it with download=True")
-    fetch(SOURCES, root / ARCHIVE, progress=progress)
+        raise missing(expected, root)
+    fetch(HAR_SOURCES, root / ARCHIVE, progress=progress)
     return root / ARCHIVE
 
 
-def _examples(folder: Place, part: str) -> tuple[Tensor, Tensor, Tensor]:
+def _read_part(folder: Place, part: str) -> tuple[Tensor, Tensor, Tensor]:
     """Read features, classes from 0, and subjects; one row for each example."""
     files = [folder / part / f"{kind}_{part}.txt" for kind in ("X", "y", "subject")]
     x = _table(files[0], FEATURES)
     y = _table(files[1], 1)
     subjects = _table(files[2], 1)
+    # Row i of the three files describes example i, so a missing row would shift all the others.
     for file, table in zip(files[1:], (y, subjects), strict=True):
         if len(table) != len(x):
             expected = f"{len(x)} rows, one for every row of {files[0].name}"
             raise ValueError(f"{file} must have {expected}, found {len(table)}")
+    # Activities and subjects are small whole numbers, which float32 holds exactly.
     _check_whole(files[1], y, CLASSES)
     _check_whole(files[2], subjects, None)
     labels = torch.from_numpy(y[:, 0]).long() - 1
@@ -118,41 +123,45 @@ def _examples(folder: Place, part: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _table(file: Place, columns: int) -> NDArray[np.float32]:
-    content = read(file, ROWS * columns * WIDTH)
+    content = read(file, ROWS * columns * NUMBER_BYTES)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # np.loadtxt only warns about a file without data
-            table = np.loadtxt(_lines(content, columns), dtype=np.float32, comments=None, ndmin=2)
+            table = np.loadtxt(
+                _bounded_lines(content, columns), dtype=np.float32, comments=None, ndmin=2
+            )
     except (ValueError, UserWarning) as error:
         found = f"otherwise: {error}"
         raise ValueError(f"{file} must hold rows of {columns} numbers, found {found}") from error
     if table.shape[1] != columns:
         raise ValueError(f"{file} must hold rows of {columns} numbers, found {table.shape[1]}")
     if not np.isfinite(table).all():
+        # loadtxt accepts "nan" and "inf", and numbers that overflow float32.
         row, column = np.argwhere(~np.isfinite(table))[0]
         found = f"{table[row, column]} in row {row + 1}"
         raise ValueError(f"{file} must hold finite numbers, found {found}")
     return table
 
 
-def _lines(content: bytes, columns: int) -> Iterator[bytes]:
+def _bounded_lines(content: bytes, columns: int) -> Iterator[bytes]:
     """Iterate over the lines; reject too many or too long ones.
 
     ``np.loadtxt`` takes up to 16 bytes of memory for each byte of a long line.
     """
     file = io.BytesIO(content)
     for number in itertools.count(1):
-        line = file.readline(columns * WIDTH + 1)
+        line = file.readline(columns * NUMBER_BYTES + 1)
         if not line:
             return
-        if len(line) > columns * WIDTH:
-            raise ValueError(f"line {number} has more than {columns * WIDTH} bytes")
+        if len(line) > columns * NUMBER_BYTES:
+            raise ValueError(f"line {number} has more than {columns * NUMBER_BYTES} bytes")
         if number > ROWS:
             raise ValueError(f"it has more than {ROWS} lines")
         yield line
 
 
 def _check_whole(file: Place, values: NDArray[np.float32], most: int | None) -> None:
+    # values % 1 is exact in floating point.
     wrong = (values < 1) | (values % 1 != 0) | (values > (most or np.inf))
     if wrong.any():
         expected = "from 1" if most is None else f"from 1 to {most}"

@@ -18,20 +18,20 @@ from torch import Tensor
 from equipoise.data._download import CHUNK, Source, as_path, fetch, missing
 from equipoise.data.dataset import Dataset
 
-IMAGES = "{}-images-idx3-ubyte"
-LABELS = "{}-labels-idx1-ubyte"
-FILES = tuple(name.format(part) for part in ("train", "t10k") for name in (IMAGES, LABELS))
+# Images and labels for training, then for testing: `_load` relies on this order.
+MNIST_FILES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
 LIMIT = 70_000 * 28 * 28  # bytes of training and test images together, more than any genuine file
-ADVICE = "Put it there, or load it with download=True"
 
 
 @dataclass(frozen=True)
 class Collection:
     """Images that are distributed as four IDX files.
 
-    ``folder`` is what torchvision calls it. ``sha256`` and ``sizes`` are the digests and the bytes
-    of ``FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of the training labels,
-    unpacked and without their header.
+    ``folder`` is the name of its folder in torchvision. ``sha256`` and ``sizes`` are the digests
+    and the bytes of ``MNIST_FILES`` as distributed, with .gz. ``labels_sha256`` is the digest of
+    the training labels, unpacked and without their header.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Collection:
 
     def sources(self, file: str) -> list[Source]:
         """Return the mirrors of a file."""
-        digest = self.sha256[FILES.index(file)]
-        size = self.sizes[FILES.index(file)]
+        digest = self.sha256[MNIST_FILES.index(file)]
+        size = self.sizes[MNIST_FILES.index(file)]
         return [Source(f"{mirror}{file}.gz", digest, size) for mirror in self.mirrors]
 
 
@@ -155,6 +155,8 @@ def read_idx(path: Path, dims: int) -> Tensor:
 
 
 def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tensor:
+    # IDX: two zero bytes, the type of the values, the number of dimensions; then one big-endian
+    # size of four bytes per dimension; then the values.
     magic = file.read(4)
     header = file.read(4 * dims)
     expected = bytes([0, 0, 8, dims])  # 8: unsigned bytes
@@ -165,10 +167,12 @@ def _parse(file: BufferedReader | gzip.GzipFile, path: Path, dims: int) -> Tenso
         found = f"{len(header)} bytes"
         raise ValueError(f"{path} must have {dims} sizes after the magic number, found {found}")
     shape = struct.unpack(f">{dims}I", header)
+    # Exact in Python integers: sizes up to 2**32 each would overflow int64 in numpy.
     size = math.prod(shape)
     promised = f"{' x '.join(map(str, shape))} = {size}"
     if size > LIMIT:
         raise ValueError(f"{path} must hold at most {LIMIT} bytes, found {promised} in its header")
+    # One byte more than announced, to notice a file that continues.
     content = _read_at_most(file, size + 1)
     if len(content) != size or not size:
         found = f"{len(content)} bytes" if len(content) <= size else "more"
@@ -187,12 +191,13 @@ def _load(collection: Collection, root: Path, download: bool, progress: bool) ->
     folder = _folder(collection, root)
     if folder is None and not download:
         places = f"{root / collection.folder / 'raw'}, {root / 'raw'} or {root}"
-        expected = f"{FILES[0]}.gz and the other files of {collection.name} in {places}"
-        raise missing(expected, root, ADVICE)
+        expected = f"{MNIST_FILES[0]}.gz and the other files of {collection.name} in {places}"
+        raise missing(expected, root)
+    # torchvision finds downloads there too.
     folder = folder or root / collection.folder / "raw"
-    paths = [_file(collection, folder, name, download, progress) for name in FILES]
-    x, y = _examples(*paths[:2])
-    test_x, test_y = _examples(*paths[2:])
+    paths = [_file(collection, folder, name, download, progress) for name in MNIST_FILES]
+    x, y = _read_pair(*paths[:2])
+    test_x, test_y = _read_pair(*paths[2:])
     _check_origin(collection, paths[1], y)
     return Dataset(
         _scaled(x), y.long(), _scaled(test_x), test_y.long(), classes=10, name=collection.name
@@ -201,17 +206,22 @@ def _load(collection: Collection, root: Path, download: bool, progress: bool) ->
 
 def _folder(collection: Collection, root: Path) -> Path | None:
     folders = (root / collection.folder / "raw", root / "raw", root)
-    return next((folder for folder in folders if any(_find(folder, name) for name in FILES)), None)
+    # One folder for all four files: a mixture of two collections would go unnoticed.
+    for folder in folders:
+        if any(_idx_file(folder, name) for name in MNIST_FILES):
+            return folder
+    return None
 
 
-def _find(folder: Path, name: str) -> Path | None:
+def _idx_file(folder: Path, name: str) -> Path | None:
+    # The unpacked file first: it needs no decompression.
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _file(collection: Collection, folder: Path, name: str, download: bool, progress: bool) -> Path:
-    path = _find(folder, name)
+    path = _idx_file(folder, name)
     if path is None and not download:
-        raise missing(f"{name}.gz of {collection.name}, or {name}, in {folder}", folder, ADVICE)
+        raise missing(f"{name}.gz of {collection.name}, or {name}, in {folder}", folder)
     if path is None:
         path = folder / f"{name}.gz"
         fetch(collection.sources(name), path, progress=progress)
@@ -220,7 +230,9 @@ def _file(collection: Collection, folder: Path, name: str, download: bool, progr
 
 def _check_origin(collection: Collection, path: Path, labels: Tensor) -> None:
     """Raise if the labels are those of the other collection, whose files have the same names."""
+    # The labels alone identify a collection, and are cheaper to hash than the images.
     digest = hashlib.sha256(labels.numpy().tobytes()).hexdigest()
+    # Only the known confusion is an error: your own data in IDX files may have any labels.
     for other in (MNIST, FASHION_MNIST):
         if other.name != collection.name and digest == other.labels_sha256:
             raise ValueError(
@@ -228,7 +240,7 @@ def _check_origin(collection: Collection, path: Path, labels: Tensor) -> None:
             )
 
 
-def _examples(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
+def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     x = read_idx(images, 3)
     y = read_idx(labels, 1)
     if x.shape[1:] != (28, 28):
@@ -237,10 +249,12 @@ def _examples(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         expected = f"a label for each of the {len(x)} images of {images.name}"
         raise ValueError(f"{labels} must hold {expected}, found {len(y)}")
+    # Every size is at least one, or read_idx had raised: max is defined.
     if y.max() > 9:
         raise ValueError(f"{labels} must hold labels from 0 to 9, found {int(y.max())}")
     return x, y
 
 
 def _scaled(images: Tensor) -> Tensor:
+    # (N, 28, 28) bytes become (N, 1, 28, 28) float32; divided in place, as a copy takes 188 MB.
     return images.unsqueeze(1).float().div_(255)

@@ -48,10 +48,12 @@ def synthetic_regression(
     generator = stream(seed, "synthetic_regression")
 
     def normal(*shape: int) -> Tensor:
+        # Explicit dtype and device: the defaults of torch may have been changed.
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
     # The order of these draws is part of the result.
     weights = weight_std * normal(features)
     x = normal(n_train + n_test, features)
+    # Train and test examples share the weights, so the test error can reach noise ** 2.
     y = x @ weights + noise * normal(n_train + n_test)
     return Dataset(x[:n_train], y[:n_train], x[n_train:], y[n_train:], name="synthetic")

@@ -47,9 +47,11 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.classes is not None:
             check_count("classes", self.classes, 1)
+        # Check at construction: the error then names the field, and not a later operation on it.
         for prefix, x, y in (("", self.x, self.y), ("test_", self.test_x, self.test_y)):
             _check_inputs(f"{prefix}x", x)
             _check_answers(f"{prefix}y", y, len(x), self.classes)
+        # One model serves both parts, so a test example has the features of a training example.
         if self.test_x.shape[1:] != self.x.shape[1:]:
             raise ValueError(
                 f"test_x must be shaped like x, {describe(self.x)}, found {describe(self.test_x)}"
@@ -63,6 +65,7 @@ class Dataset:
         The `partitions <equipoise.data.iid>` of this package use each example exactly once; your
         own need not.
         """
+        # A generator of parts would be empty after the checks.
         parts = list(parts)
         for i, part in enumerate(parts):
             _check_part(f"parts[{i}]", part, len(self.x))
@@ -83,14 +86,19 @@ def hold_out(
     (3, 3, [0, 1, 2, 3, 4, 5])
     """
     sizes = groups.bincount()
+    # Shuffle, then sort by group. The sort is stable, so each group stays in random order.
     shuffled = torch.randperm(len(groups), generator=generator, device="cpu")
     grouped = shuffled[groups[shuffled].argsort(stable=True)]
+    # The position of each example within its group: its place minus the start of the group, which
+    # is the exclusive cumulative sum of the sizes.
     position = torch.arange(len(groups), device="cpu") - (sizes.cumsum(0) - sizes)[groups[grouped]]
     counts = torch.tensor([held(size) for size in sizes.tolist()], device="cpu")
     is_test = position < counts[groups[grouped]]
+    # Rounding down leaves groups smaller than 1 / test_share without a test example.
     if not is_test.any():
         found = f"no test example in groups of at most {int(sizes.max())}"
         raise ValueError(f"test_share must be larger, found {found}")
+    # Ascending: the order of the examples then does not depend on the generator.
     return grouped[~is_test].sort().values, grouped[is_test].sort().values
 
 
@@ -105,6 +113,7 @@ def as_share(name: str, value: float) -> Fraction:
     """
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise ValueError(f"{name} must be a number between 0 and 1, found {value!r}")
+    # str gives the shortest decimal that rounds to this float: 0.1, not 0.1000000000000000055.
     return Fraction(str(float(value)))
 
 
@@ -126,6 +135,7 @@ def _check_answers(name: str, y: Tensor, n: int, classes: int | None) -> None:
 def _check_owners(owners: Tensor, n: int) -> None:
     if not isinstance(owners, Tensor) or owners.dtype != torch.int64 or owners.shape != (n,):
         raise ValueError(f"owners must be int64 ({n},), found {describe(owners)}")
+    # n examples have at most n owners. The limit also bounds the memory of bincount.
     _check_range("owners", owners, n, "clients")
     missing = (owners.bincount() == 0).nonzero()
     if len(missing):

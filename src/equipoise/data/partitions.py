@@ -48,6 +48,7 @@ def iid(
     """
     check_count("n", n, 1)
     generator = stream(seed, "iid")
+    # Residues of a permutation: the sizes are equal up to one.
     clients = torch.randperm(len(answers_of(data)), generator=generator, device="cpu") % n
     return parts_of(clients, n, minimum, too_little, generator)
 
@@ -93,12 +94,18 @@ def by_group(
     check_count("n", n, 1)
     check_probability("p", p)
     generator = stream(seed, "by_group")
+    # A shift of 1 to z - 1 reaches each other class with equal probability. With one class there is
+    # no other class: max keeps the range non-empty, and % classes makes the shift 0.
     other = torch.randint(1, max(classes, 2), labels.shape, generator=generator, device="cpu")
+    # float64: variates of float32 would round p to a multiple of 2**-24.
     home = torch.rand(labels.shape, generator=generator, dtype=torch.float64, device="cpu") < p
     groups = torch.where(home, labels, (labels + other) % classes)
+    # Clients in each group. With fewer clients than classes some groups have none; each counts as
+    # one, and % n below assigns it to an existing client.
     members = places_of_each(classes, n).clamp(min=1)
     turn = random_ranks(groups, generator) % members[groups]
     clients = (groups + turn * classes) % n
+    # Without it, client k would always hold mostly class k % z, in every seed.
     renumbered = torch.randperm(n, generator=generator, device="cpu")
     return parts_of(renumbered[clients], n, minimum, too_little, generator)
 
@@ -139,6 +146,7 @@ def by_classes(
     """
     labels, classes = labels_of(data, "by_classes")
     check_count("n", n, 1)
+    # At most z: the places of a client would otherwise repeat a class.
     check_count("classes_each", classes_each, 1, classes)
     places = n * classes_each  # place s belongs to client s // c and is for class s % z
     if places < classes:
@@ -148,6 +156,7 @@ def by_classes(
             f" found {n}: no client would hold class {places}"
         )
     generator = stream(seed, "by_classes")
+    # The examples of class y take turns between its places y, y + z, y + 2 z, ...
     turn = random_ranks(labels, generator) % places_of_each(classes, places)[labels]
     clients = (labels + turn * classes) // classes_each
     return parts_of(clients, n, minimum, too_little, generator)
@@ -255,6 +264,7 @@ def by_client(
     [1, 2]
     """
     owners = owners_of(data)
+    # owners_of has checked that there are no gaps: the largest id gives the number of owners.
     count = int(owners.max()) + 1
     n = count if n is None else n
     check_count("n", n, 1)
@@ -264,6 +274,7 @@ def by_client(
             " other partitions, such as iid, have no such limit"
         )
     generator = stream(seed, "by_client")
+    # Identity: with one client per owner, client k is owner k.
     renumbered = torch.arange(n, device="cpu")
     if n < count:
         renumbered = torch.randperm(count, generator=generator, device="cpu") % n

@@ -54,13 +54,13 @@ def read_arrays(
     members = [ABOUT, *(f"{name}.npy" for name in dtypes)]
     if sorted(archive.namelist()) != sorted(members):
         raise ValueError(f"members {sorted(archive.namelist())} instead of {sorted(members)}")
-    return {name: _read_array(archive, name, dtype, device) for name, dtype in dtypes.items()}
+    return {name: _read_member(archive, name, dtype, device) for name, dtype in dtypes.items()}
 
 
-def _read_array(archive: zipfile.ZipFile, name: str, dtype: str, device: torch.device) -> Tensor:
+def _read_member(archive: zipfile.ZipFile, name: str, dtype: str, device: torch.device) -> Tensor:
     # zipfile compares the checksum only after the last byte, so all of the member is read.
     data = io.BytesIO(archive.read(f"{name}.npy"))
-    _check_size(data, name)
+    _check_header(data, name)
     tensor = torch.from_numpy(np.lib.format.read_array(data, allow_pickle=False))
     tensor = tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
     if dtype_name(tensor.dtype) != dtype:
@@ -69,9 +69,10 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: str, device: torch.d
     return tensor.to(device, copy=True)
 
 
-def _check_size(data: io.BytesIO, name: str) -> None:
+def _check_header(data: io.BytesIO, name: str) -> None:
     """Raise unless an array is as large as its header says: numpy allocates that much first."""
     np.lib.format.read_magic(data)
+    # Version 1.0 of the header, which numpy writes for arrays without fields.
     shape, _, kind = np.lib.format.read_array_header_1_0(data)
     size = len(data.getbuffer()) - data.tell()
     if math.prod(shape) * kind.itemsize != size:

@@ -16,6 +16,7 @@ def is_evaluated(t: int, evaluate_every: int | Container[int], total: int | None
     if total is not None and t + 1 == total:
         return True
     if isinstance(evaluate_every, int):
+        # Rounds count from 0: 10 evaluates after the rounds 9, 19, ...
         return (t + 1) % evaluate_every == 0
     return t in evaluate_every
 
@@ -26,5 +27,6 @@ def evaluate(name: str, metric: MetricFunction, models: Tensor) -> list[float]:
     if not isinstance(values, Tensor) or values.shape != (len(models),):
         expected = f"a tensor ({len(models)},) of one value per client"
         raise ValueError(f"metrics[{name!r}] must return {expected}, found {describe(values)}")
+    # One copy from the device for all clients.
     plain: list[float] = values.tolist()
     return plain

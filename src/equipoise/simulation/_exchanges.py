@@ -12,7 +12,7 @@ from equipoise.metrics import acceptance
 from equipoise.rules import run_exchanges
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
-from equipoise.simulation._validation import unchanged
+from equipoise.simulation._validation import unmodified_by
 from equipoise.simulation.state import State
 from equipoise.topology import Topology
 from equipoise.types import Aggregated, RoundInputs
@@ -49,6 +49,7 @@ class Exchanges:
         """Send messages along the graph; malicious clients may replace theirs."""
         settings = self._settings
         with self._watch.phase("forge"):
+            # Timed as a phase of its own: the time of an attack is not a cost of the rule.
             lies = self._forge(sent)
         with self._watch.phase("deliver"):
             self.inbox = self._topology.deliver(
@@ -71,11 +72,11 @@ class Exchanges:
             "topology.mask": self._topology.mask,
             "inputs['update']": self._inputs.get("update"),
         }
-        with unchanged("attack", **shown):
+        with unmodified_by("attack", **shown):
             return attack.forge(known)
 
     def _knowledge(self, sent: Tensor) -> Knowledge:
-        """What the attack knows: everything, so that defenses are tested against the worst case."""
+        """The knowledge of the attack: everything, the worst case for a defense."""
         t = self._before.t
         models = self._before.models
         sends_updates = getattr(self._rule, "sends_updates", None)
@@ -101,6 +102,7 @@ class Exchanges:
         senders, receivers = self._topology.edges().T
         messages = torch.bincount(senders[senders != receivers], minlength=self._topology.n)
         bank = self.inbox.bank
+        # Each exchange sends one row of the bank along every edge.
         size = self._count * bank.shape[1] * bank.element_size()
         values = {
             "bytes": size * float(messages.double().mean()),

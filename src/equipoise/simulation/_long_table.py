@@ -21,6 +21,7 @@ def long_rows(rounds: Iterable[Round], malicious: Container[int]) -> Iterator[Lo
         for metric, values in record.clients.items():
             for client, value in enumerate(values):
                 yield t, client, client in malicious, metric, value
+        # Rows of their own: a round that is not evaluated has no other rows of clients.
         for client in record.diverged:
             yield t, client, client in malicious, "diverged", 1.0
         for name, value in record.values.items():
@@ -41,6 +42,7 @@ def as_frame(rows: Iterable[LongRow]) -> Any:
 def as_csv(rows: Iterable[LongRow]) -> str:
     """The table as CSV; None is an empty field."""
     text = io.StringIO()
+    # The default is \r\n, on every system.
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(LONG_COLUMNS)
     writer.writerows(rows)

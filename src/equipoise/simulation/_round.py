@@ -18,7 +18,7 @@ from equipoise.simulation._exchanges import Exchanges
 from equipoise.simulation._round_inputs import wants_update
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
-from equipoise.simulation._validation import unchanged
+from equipoise.simulation._validation import unmodified_by
 from equipoise.simulation.record import Round
 from equipoise.simulation.state import State
 from equipoise.topology import Topology
@@ -33,6 +33,7 @@ def play_round(settings: Settings, before: State) -> State:
     The trainer is the only object that is modified. The caller restores it if the round fails.
     """
     t = before.t
+    # Draw all settings first: an invalid one fails before the time for training is spent.
     topology = settings.topology_at(t)
     rule = settings.rule_at(t)
     alpha = settings.alpha_at(t)
@@ -47,6 +48,7 @@ def play_round(settings: Settings, before: State) -> State:
         exchanges = Exchanges(settings, before, topology, rule, inputs, watch)
         own, out = exchanges.run(own)
     with watch.phase("mix"):
+        # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
         models = own if rule is None else mix(own, out.model, alpha)
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
@@ -55,6 +57,7 @@ def play_round(settings: Settings, before: State) -> State:
     if is_evaluated(t, settings.evaluate_every, before.total):
         with watch.phase("measure"):
             clients = {name: evaluate(name, f, models) for name, f in settings.metrics.items()}
+            # Malicious clients can be arbitrarily far away: they do not count.
             values["consensus"] = consensus_error(models[~settings.malicious])
     record = Round(t, clients, values, watch.seconds, diverged)
     history = before.history.extended(record)
@@ -63,7 +66,7 @@ def play_round(settings: Settings, before: State) -> State:
 
 def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
     # Attacks on updates, and rolling back, need the models from before training.
-    with torch.enable_grad(), unchanged("trainer", models=models):
+    with torch.enable_grad(), unmodified_by("trainer", models=models):
         trained = trainer(models, t)
     if (
         not isinstance(trained, Tensor)
@@ -72,6 +75,7 @@ def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
     ):
         expected = f"models like {describe(models)}"
         raise ValueError(f"trainer must return {expected}, found {describe(trained)}")
+    # A model with a graph would keep the activations of all rounds in memory.
     return trained.detach()
 
 
@@ -84,6 +88,7 @@ def _round_inputs(
         "t": t,
         "tolerated": settings.tolerated_by(rule, topology),
         "state": before.rule_state,
+        # A new stream for each round: a resumed run draws the same numbers.
         "generator": stream(settings.seed, "aggregation", t),
     }
     if before.total is not None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from equipoise.attacks import Attack
 from equipoise.rules import Aggregator, MultiExchange
 from equipoise.simulation._evaluation import MetricFunction
-from equipoise.simulation._round_inputs import expected
-from equipoise.simulation._validation import check_rule, check_topology
+from equipoise.simulation._round_inputs import expected_malicious
+from equipoise.simulation._validation import check_rule_setting, check_topology
 from equipoise.simulation.schedule import EachRound
 from equipoise.topology import Topology
 from equipoise.training import Trainer
@@ -21,6 +21,7 @@ from equipoise.training import Trainer
 RuleLike = Aggregator | MultiExchange
 
 
+# No __eq__: comparing tensors does not yield one truth value.
 @dataclass(eq=False, repr=False)
 class Settings:
     """The settings of a `Simulator`, which documents them; some depend on the round."""
@@ -45,14 +46,15 @@ class Settings:
 
     def topology_at(self, t: int) -> Topology:
         """The graph of round t."""
+        # Checked in every round: a function may return a graph of another size.
         return check_topology(self._at(t, "topology"), self.n)
 
     def rule_at(self, t: int) -> RuleLike | None:
-        """The rule of round t. A rule is called itself, so a function is no schedule of rules."""
+        """The rule of round t. A rule is a function itself, so a function is no schedule."""
         rule = self.rule
         if isinstance(rule, EachRound):
             rule = rule.at(t, seed=self.seed, name="rule")
-        check_rule(rule, self.n)  # the constructor cannot check a rule that is drawn later
+        check_rule_setting(rule, self.n)  # the constructor cannot check a rule that is drawn later
         return rule
 
     def alpha_at(self, t: int) -> float | Tensor:
@@ -64,6 +66,7 @@ class Settings:
         setting = getattr(self, name)
         if isinstance(setting, EachRound):
             return setting.at(t, seed=self.seed, name=name)
+        # Neither a topology nor a number nor a tensor can be called.
         return setting(t) if callable(setting) else setting
 
     def tolerated_by(self, rule: RuleLike, topology: Topology) -> int | Tensor:
@@ -74,4 +77,6 @@ class Settings:
         attackers = self.malicious
         if self.attack is None:
             attackers = torch.zeros_like(self.malicious)
-        return expected(rule, topology.malicious_neighbors(attackers).to(self.malicious.device))
+        return expected_malicious(
+            rule, topology.malicious_neighbors(attackers).to(self.malicious.device)
+        )

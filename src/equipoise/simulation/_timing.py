@@ -31,6 +31,7 @@ class Stopwatch:
         """Count the time of a block as that of a phase."""
         start = self._now()
         self._nested.append(0.0)
+        # No try: a round that fails discards its stopwatch.
         yield
         elapsed = self._now() - start
         own = elapsed - self._nested.pop()

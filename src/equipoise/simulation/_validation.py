@@ -16,7 +16,7 @@ from equipoise.topology import Topology
 from equipoise.training import Trainer
 
 WORD = 8  # bytes that are summed as one integer
-BLOCK = 1024  # words per sum: a write is missed only if all sums of blocks stay the same
+BLOCK_WORDS = 1024  # words per sum: a write is missed only if all sums of blocks stay the same
 
 
 def check_models(models: object) -> None:
@@ -28,6 +28,7 @@ def check_models(models: object) -> None:
 
 def check_evaluation(evaluate_every: object, metrics: object) -> None:
     """Raise unless these are named functions, and rounds to call them after."""
+    # A string is a container as well, of characters.
     if isinstance(evaluate_every, str) or not isinstance(evaluate_every, Container):
         check_count("evaluate_every", evaluate_every, 1)
     if not isinstance(metrics, Mapping):
@@ -58,18 +59,19 @@ def check_topology(topology: object, n: int) -> Topology:
     raise ValueError(f"topology must be a Topology of {n} clients, as models has, found {found}")
 
 
-def check_rule(rule: object, n: int) -> None:
+def check_rule_setting(rule: object, n: int) -> None:
     """Raise unless it is a rule for n clients, or None."""
     if isinstance(rule, type):
         name = rule.__name__
         raise ValueError(f"rule must be a rule, found the class {name}; {name}() makes one")
+    # Classes were excluded first: they have the methods that these protocols look for.
     if rule is not None and not isinstance(rule, Aggregator | MultiExchange):
         raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
     if isinstance(rule, PerClient):
         rule.check_clients(n)
 
 
-def check_attack(attack: object, malicious: object) -> None:
+def check_attack_setting(attack: object, malicious: object) -> None:
     """Raise unless it is None, or an attack of clients that are named."""
     if isinstance(attack, type):
         name = attack.__name__
@@ -82,7 +84,7 @@ def check_attack(attack: object, malicious: object) -> None:
 
 
 @contextmanager
-def unchanged(modifier: str, **shown: Tensor | None) -> Iterator[None]:
+def unmodified_by(modifier: str, **shown: Tensor | None) -> Iterator[None]:
     """Raise if one of the shown tensors is modified in place in this block.
 
     torch counts its own writes. A write through numpy shows only in the values, and so does any
@@ -114,8 +116,8 @@ def _bit_sums(x: Tensor) -> Tensor:
     if values.storage_offset():  # a view as 64-bit words must start at a multiple of 8 bytes
         values = values.clone()
     bits = values.flatten().view(torch.uint8)
-    whole = len(bits) // (WORD * BLOCK) * (WORD * BLOCK)
-    blocks = bits[:whole].view(torch.int64).view(-1, BLOCK)
+    whole = len(bits) // (WORD * BLOCK_WORDS) * (WORD * BLOCK_WORDS)
+    blocks = bits[:whole].view(torch.int64).view(-1, BLOCK_WORDS)
     # The rest is shorter than a block. Weights make its sum depend on the order of its bytes.
     weights = torch.arange(1, len(bits) - whole + 1, device="cpu")
     rest = (bits[whole:] * weights).sum()
@@ -124,6 +126,7 @@ def _bit_sums(x: Tensor) -> Tensor:
 
 def prepare_trainer(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:
     """The trainer before its first round, with poisoned data if the attack is one on data."""
+    # Two runs with one trainer must not share its momentum.
     if hasattr(trainer, "restarted"):
         trainer = trainer.restarted()
     clients = malicious.nonzero().flatten().tolist()

@@ -37,12 +37,12 @@ from equipoise.simulation.state import State
 from equipoise.topology import Topology
 
 CHECKPOINT_FORMAT = 2  # format 1 had no fingerprint of the training data
-SHOWN = 100  # characters of a setting in an error
+SHOWN_CHARACTERS = 100  # characters of a setting in an error
 
 
 def save(path: str | Path, state: State, settings: Settings) -> None:
     """Write a state of a run with these settings."""
-    # What could not be loaded is not saved either: it would replace a valid checkpoint.
+    # Do not save a state that could not be loaded: it would replace a valid checkpoint.
     _check_consistent(state.t, state.total, state.history, state.models)
     _check_trainer_methods(settings.trainer)
     packed, numbers = _pack(state.history)
@@ -72,6 +72,7 @@ def load(path: str | Path, state: State, settings: Settings) -> State:
         names = ", ".join(found.trainer_state)
         expected = "a checkpoint of the same run"
         raise ValueError(f"{path} must be {expected}, found one of a trainer with a state, {names}")
+    # The name is a label, not part of the identity: a resumed run may have another one.
     found.history.name = state.history.name
     return State(
         models=found.models,
@@ -100,7 +101,7 @@ def warn_of_unsaved_state(trainer: object) -> None:
 
 
 def _identity(settings: Settings, state: State) -> dict[str, Any]:
-    """What two runs must have in common to reach the same models, as far as it can be written."""
+    """The settings that two runs must share to reach the same models, as texts."""
     names = (
         "topology",
         "rule",
@@ -133,6 +134,7 @@ def _data_fingerprint(trainer: object) -> str | None:
 def _written(setting: object) -> str:
     """The repr of a setting without addresses in memory, or a checksum of a tensor."""
     if isinstance(setting, Tensor):
+        # 32 bits suffice: this reveals mistakes, and not forgery.
         checksum = zlib.crc32(as_array(setting).tobytes())
         return f"{describe(setting)} with checksum {checksum:08x}"
     if isinstance(setting, Topology):
@@ -144,6 +146,7 @@ def _written(setting: object) -> str:
 def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
     # A forged file may lack a setting, so names come from both.
     names = [name for name in mine | theirs if theirs.get(name) != mine.get(name)]
+    # A total that is not known yet fits every other.
     if mine["total"] is None or theirs["total"] is None:
         names = [name for name in names if name != "total"]
     if names:
@@ -154,11 +157,11 @@ def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, An
 def _contrast(name: str, theirs: object, mine: object) -> str:
     """Two values of a setting; long texts are shown from shortly before they differ."""
     texts = [str(theirs), str(mine)]
-    if max(map(len, texts)) > SHOWN:
+    if max(map(len, texts)) > SHOWN_CHARACTERS:
         pairs = enumerate(zip(*texts, strict=False))
         same = next((i for i, (x, y) in pairs if x != y), 0)
-        start = max(0, same - SHOWN // 4)
-        texts = [f"...{text[start : start + SHOWN]}..." for text in texts]
+        start = max(0, same - SHOWN_CHARACTERS // 4)
+        texts = [f"...{text[start : start + SHOWN_CHARACTERS]}..." for text in texts]
     return f"{name} {texts[0]} instead of {texts[1]}"
 
 
@@ -220,6 +223,7 @@ def _pack(history: History) -> tuple[dict[str, Any], Tensor]:
     """
     layouts: dict[tuple[tuple[str, ...], ...], int] = {}
     rounds = []
+    # 8 bytes per number; a list of floats takes 32.
     numbers = array("d")
     for record in history:
         layout = tuple(record.clients), tuple(record.values), tuple(record.seconds)
@@ -244,6 +248,7 @@ def _unpack_history(
 ) -> History:
     used = [packed["layouts"][layout] for _, layout, _ in packed["rounds"]]
     sizes = [n * len(metrics) + len(values) + len(phases) for metrics, values, phases in used]
+    # Before unpacking: islice would yield fewer numbers than clients without an error.
     needed = sum(sizes)
     if (numbers.dtype, numbers.shape) != (torch.float64, (needed,)):
         raise ValueError(f"numbers {describe(numbers)} instead of float64 {(needed,)}")
@@ -288,6 +293,7 @@ def _content(archive: zipfile.ZipFile, device: torch.device) -> tuple[dict[str, 
     if total is not None:
         check_count("total", total, 1)
     _check_consistent(t, total, history, models)
+    # A forged file may hold another type, which would count as true or false below.
     if not isinstance(stateful, bool):
         raise ValueError(f"stateful {stateful!r}")
     prefixes = ("trainer/", "rule/") if stateful else ("trainer/",)

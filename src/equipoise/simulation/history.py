@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from equipoise.simulation.record import Round as Round
 from equipoise.simulation.record import as_list, as_round
 
 HISTORY_FORMAT = 1  # the version number in files that to_json writes
-ADVICE = "check initial models, learning rate and the rule's limit"
+ISOLATION_ADVICE = "check initial models, learning rate and the rule's limit"
 
 
 class History:
@@ -62,6 +63,7 @@ class History:
         if not isinstance(name, str):
             raise ValueError(f"name must be a string, found {name!r}")
         is_malicious = as_mask(malicious, n).tolist()
+        # Maxima and means are over benign clients, so there must be one.
         if all(is_malicious):
             raise ValueError(f"malicious must leave a benign client, found all {n} clients")
         self.n = int(n)
@@ -78,6 +80,7 @@ class History:
 
     def add(self, round: Round) -> None:
         """Append a round; its number must be larger than those of the rounds before."""
+        # Gaps are allowed: a history need not hold every round.
         if self._rounds and round.t <= self._rounds[-1].t:
             last = self._rounds[-1].t
             raise ValueError(f"round must come after round {last}, found round {round.t}")
@@ -90,6 +93,7 @@ class History:
         self._rounds.append(round)
         if round.clients:
             self.evaluated.append(round)
+        # Malicious clients may hold any models. Of each benign one, the first round counts.
         for client in set(round.diverged).difference(self.malicious, self.diverged):
             self.diverged[client] = round.t
 
@@ -132,10 +136,13 @@ class History:
             head = f"{self.name}: {head}"
         table = {name: f"{value:.4g}" for name, value in self.summary().items() if name != "rounds"}
         accepted_none = "benign clients accepted no message"
+        # `alone` is the stronger finding: in such a round all benign clients are isolated.
         if any(record.alone for record in self):
-            table["alone"] += f" of {len(self)} rounds, in which {accepted_none}: {ADVICE}"
+            table["alone"] += (
+                f" of {len(self)} rounds, in which {accepted_none}: {ISOLATION_ADVICE}"
+            )
         elif float(table.get("isolated", 0)):
-            table["isolated"] += f" {accepted_none} in the last round: {ADVICE}"
+            table["isolated"] += f" {accepted_none} in the last round: {ISOLATION_ADVICE}"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
@@ -149,7 +156,7 @@ class History:
 
     def mean(self, metric: str) -> tuple[list[int], list[float]]:
         """The rounds in which a metric was measured, and its mean over benign clients."""
-        return self._over_rounds(metric, _mean)
+        return self._over_rounds(metric, _mean_or_nan)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """The rounds in which a value of the whole system was recorded, and that value.
@@ -159,6 +166,7 @@ class History:
         >>> history.series("consensus")
         ([0, 1, 2], [1.0, 0.5, 0.25])
         """
+        # A name that is not hashable would raise a TypeError.
         found = [record for record in self if isinstance(name, str) and name in record.values]
         if not found:
             names = sorted({name for record in self for name in record.values})
@@ -174,6 +182,7 @@ class History:
         (0.25, 1.0)
         """
         rounds = self._measured(metric)
+        # Not the last round of the run, which may have no metrics.
         chosen = rounds if t is None else [record for record in rounds if record.t == t]
         if not chosen:
             measured = _abbreviated([record.t for record in rounds])
@@ -204,7 +213,7 @@ class History:
 
     def metrics(self) -> list[str]:
         """The names of the metrics of clients that were measured."""
-        return list(dict.fromkeys(name for record in self.evaluated for name in record.clients))
+        return _distinct(record.clients for record in self.evaluated)
 
     # All metrics and values
 
@@ -221,38 +230,50 @@ class History:
         clients.
         """
         found: dict[str, float] = {"rounds": len(self)}
+        # Metrics of clients, in their last evaluation
         for metric in self.metrics():
             last = self._of_benign(self._measured(metric)[-1], metric)
             found[f"max_{metric}"] = _maximum(last)
-            found[f"mean_{metric}"] = _mean(last)
+            found[f"mean_{metric}"] = _mean_or_nan(last)
             found[f"tail_{metric}"] = self._tail(metric)
-        for name in dict.fromkeys(name for record in self for name in record.values):
-            values = self.series(name)[1]
-            if name.startswith("accepted_"):
-                values = [x for x in values if not math.isnan(x)]
-            found[name] = values[-1] if name in ("consensus", "isolated") else _mean(values)
-        for phase in dict.fromkeys(phase for record in self for phase in record.seconds):
+        # Values of the whole system, and times
+        for name in _distinct(record.values for record in self):
+            found[name] = self._summarized(name)
+        for phase in _distinct(record.seconds for record in self):
+            # A phase that a round does not have took no time: the phases add up to a round.
             seconds = sum(record.seconds.get(phase, 0.0) for record in self)
             found[f"{phase}_seconds"] = seconds / len(self)
+        # Without weights, it is not known which messages a rule accepted.
         if "accepted_benign" in found or "accepted_malicious" in found:
             found["alone"] = sum(record.alone for record in self)
         found["diverged"] = len(self.diverged)
         return found
+
+    def _summarized(self, name: str) -> float:
+        """The value of the last round if it describes a state, otherwise the mean over rounds."""
+        values = self.series(name)[1]
+        if name in ("consensus", "isolated"):
+            return values[-1]
+        if name.startswith("accepted_"):
+            # NaN: no such message was received, which says nothing about the rule.
+            values = [x for x in values if not math.isnan(x)]
+        return _mean_or_nan(values)
 
     def _tail(self, metric: str) -> float:
         rounds, worst = self.worst(metric)
         total = self[-1].t + 1
         # 20 t >= 19 total is t >= 0.95 total in integers, which do not round.
         tail = [x for t, x in zip(rounds, worst, strict=True) if 20 * t >= 19 * total]
-        return _mean(tail or worst[-1:])
+        return _mean_or_nan(tail or worst[-1:])
 
     def status(self) -> str:
-        """One line for a progress bar: the last evaluation, and what is wrong with the run.
+        """One line for a progress bar: the last evaluation, and any problem of the run.
 
         >>> History(2, rounds=[Round(0, {"error": (0.25, 0.5)})]).status()
         'worst error 0.5'
         """
         notes = []
+        # Empty before the first evaluation.
         for record in self.evaluated[-1:]:
             for metric in record.clients:
                 notes.append(f"worst {metric} {_maximum(self._of_benign(record, metric)):.4g}")
@@ -303,6 +324,7 @@ class History:
         """
         data = self.to_dict()
         rounds = ",\n".join(json.dumps(record, allow_nan=False) for record in data.pop("rounds"))
+        # [:-1] opens the object again, to add the rounds line by line.
         _write(path, f'{json.dumps(data)[:-1]}, "rounds": [\n{rounds}\n]}}\n')
 
     @classmethod
@@ -320,6 +342,7 @@ class History:
             raise ValueError(
                 f"data must hold {', '.join(missing)}, found {_abbreviated(list(data))}"
             )
+        # Before the rounds, which another format may write differently.
         if data["format"] != HISTORY_FORMAT:
             raise ValueError(f"format must be {HISTORY_FORMAT}, found {data['format']!r}")
         rounds = map(as_round, as_list("rounds", data["rounds"]))
@@ -341,11 +364,18 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
         file.write(text.encode())
 
 
+def _distinct(groups: Iterable[Iterable[str]]) -> list[str]:
+    # In the order of their first appearance, which a set would not keep.
+    return list(dict.fromkeys(chain.from_iterable(groups)))
+
+
 def _maximum(values: list[float]) -> float:
+    # max() returns or skips NaN, depending on its position.
     return math.nan if any(map(math.isnan, values)) else max(values)
 
 
-def _mean(values: list[float]) -> float:
+def _mean_or_nan(values: list[float]) -> float:
+    # Empty if all values of an accepted_ rate were left out.
     return sum(values) / len(values) if values else math.nan
 
 

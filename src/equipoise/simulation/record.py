@@ -46,10 +46,13 @@ class Round:
             "clients": {
                 name: _tuple(name, x, float) for name, x in _items("clients", self.clients)
             },
-            "values": {name: _number(name, x, float) for name, x in _items("values", self.values)},
-            "seconds": {
-                name: _number(name, x, float) for name, x in _items("seconds", self.seconds)
+            "values": {
+                name: _as_number(name, x, float) for name, x in _items("values", self.values)
             },
+            "seconds": {
+                name: _as_number(name, x, float) for name, x in _items("seconds", self.seconds)
+            },
+            # index, unlike int, rejects fractions: a client 1.5 is an error.
             "diverged": _tuple("diverged", self.diverged, index),
         }
         # Plain numbers: a record must not change with the tensors that it was made from.
@@ -59,6 +62,7 @@ class Round:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Round):
             return NotImplemented
+        # In to_dict, NaN is a string, which equals itself.
         return self.to_dict() | {"seconds": None} == other.to_dict() | {"seconds": None}
 
     @property
@@ -69,6 +73,7 @@ class Round:
         True
         """
         rates = [self.values.get(f"accepted_{kind}", math.nan) for kind in ("benign", "malicious")]
+        # NaN: there was no such message, or the rule does not report weights.
         known = [rate for rate in rates if not math.isnan(rate)]
         return bool(known) and not any(known)
 
@@ -88,6 +93,7 @@ class Round:
 def as_round(data: Any) -> Round:
     """The round that :meth:`Round.to_dict` returned."""
     names = ("t", "clients", "values", "seconds", "diverged")
+    # Round(**data) would raise a TypeError for other keys.
     if not isinstance(data, Mapping) or set(data) != set(names):
         raise ValueError(f"rounds must hold {', '.join(names)} each, found {data!r:.80}")
     return Round(**data)
@@ -108,14 +114,17 @@ def _items(name: str, table: Any) -> Iterable[tuple[str, Any]]:
 
 def _tuple(name: str, values: Any, kind: Callable[[Any], Number]) -> tuple[Number, ...]:
     """Numbers from a tensor, an array or an iterable."""
+    # One copy from the device of a tensor, instead of one for each number.
     plain = values.tolist() if hasattr(values, "tolist") else values
-    return tuple(_number(name, x, kind) for x in as_list(name, plain))
+    return tuple(_as_number(name, x, kind) for x in as_list(name, plain))
 
 
-def _number(name: str, x: Any, kind: Callable[[Any], Number]) -> Number:
+def _as_number(name: str, x: Any, kind: Callable[[Any], Number]) -> Number:
     try:
         return kind(x)
+    # OverflowError: an integer of a JSON file may exceed the largest float.
     except (TypeError, ValueError, OverflowError) as error:
+        # The value may come from a file and be of any length: 80 characters identify it.
         raise ValueError(f"{name} must be numbers, found {x!r:.80}") from error
 
 

@@ -37,4 +37,6 @@ class EachRound(Generic[SettingT]):
 
     def at(self, t: int, *, seed: int, name: str) -> SettingT:
         """The setting of that name in round t."""
+        # One stream per setting and round: the draws of one setting do not shift those of another,
+        # and a run can be resumed in any round.
         return self.draw(t, stream(seed, name, t))

@@ -27,10 +27,10 @@ from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round import play_round
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._validation import (
-    check_attack,
+    check_attack_setting,
     check_evaluation,
     check_models,
-    check_rule,
+    check_rule_setting,
     check_topology,
     is_drawn,
     prepare_trainer,
@@ -118,6 +118,7 @@ class Simulator(Settings):
         seed: int = 0,
         name: str = "",
     ) -> None:
+        # First all checks: poisoning the data of malicious clients, below, may take long.
         check_models(models)
         n = len(models)
         metrics = {} if metrics is None else metrics
@@ -129,12 +130,15 @@ class Simulator(Settings):
             check_callable("loss_of", loss_of)
         check_count("seed", seed, 0)
         check_flag("keep_nonfinite", keep_nonfinite)
-        check_attack(attack, malicious)
+        # An attack without attackers would silently do nothing.
+        check_attack_setting(attack, malicious)
+        # Settings that depend on the round are checked when they are drawn.
         if not is_drawn("topology", topology):
             check_topology(topology, n)
         if not isinstance(rule, EachRound):
-            check_rule(rule, n)
+            check_rule_setting(rule, n)
         if not is_drawn("alpha", alpha):
+            # For its errors only: every round converts alpha again.
             as_shares(alpha, models)
         if tolerated is not None:
             as_counts("tolerated", tolerated, n, models.device)
@@ -158,6 +162,7 @@ class Simulator(Settings):
             seed=int(seed),
         )
         self._state = State(
+            # A copy: the caller may go on to train these models.
             models=models.detach().clone(),
             t=0,
             total=None if total is None else int(total),
@@ -197,6 +202,7 @@ class Simulator(Settings):
         >>> simulator.t, simulator.models.sum()
         (0, tensor(0.))
         """
+        # The models need no copy: rounds never modify them in place.
         return replace(self._state, trainer_state=read_trainer_state(self.trainer))
 
     @state.setter
@@ -235,6 +241,7 @@ class Simulator(Settings):
         before = self.state
         try:
             yield before
+        # KeyboardInterrupt is no Exception.
         except BaseException:
             self.state = before
             raise
@@ -244,6 +251,7 @@ class Simulator(Settings):
     def step(self) -> Round:
         """Run one round and return its record. A round that fails changes nothing."""
         with self._rolled_back_on_error() as before, at_most_one_warning(self._warned):
+            # A round returns a new state, so only the trainer has to be rolled back.
             self._state = play_round(self, before)
         return self.history[-1]
 
@@ -324,6 +332,7 @@ class Simulator(Settings):
         """Resume from the file if it exists; returns the round to stop at, and that in the file."""
         if checkpoint is None or not Path(checkpoint).exists():
             return self._set_end(rounds, resumes=False), None
+        # Before loading, which compares the total of the file with that of this run.
         end = self._set_end(rounds, resumes=True)
         self._load(checkpoint)
         if self.t > end:
@@ -339,6 +348,7 @@ class Simulator(Settings):
                 raise ValueError(f"rounds must be {expected}, found neither")
             return self.total
         check_count("rounds", rounds, 1)
+        # A resumed script passes the same `rounds` again: they count from the start.
         end = int(rounds) if resumes else self.t + int(rounds)
         if self.total is None:
             self._state = replace(self._state, total=end)
@@ -366,6 +376,7 @@ class Simulator(Settings):
         state = checkpoints.load(path, self.state, self)
         try:
             self.state = state
+        # load_state_dict of a trainer may raise anything.
         except Exception as error:
             expected = "a checkpoint of the same run"
             raise ValueError(

@@ -12,6 +12,7 @@ from equipoise._utils.formatting import as_call
 from equipoise.simulation.history import History
 
 
+# Frozen: rolling back is then an assignment of an earlier state.
 @dataclass(frozen=True, eq=False, repr=False)
 class State:
     """A run after ``t`` rounds: a round is a function from one `State` to the next.
@@ -40,6 +41,7 @@ class State:
 
 def read_trainer_state(trainer: Any) -> dict[str, Tensor] | None:
     """A copy of the state of a trainer, None if the trainer cannot return or restore one."""
+    # Half of the two methods is of no use: the state could not be restored.
     if not hasattr(trainer, "state_dict") or not hasattr(trainer, "load_state_dict"):
         return None
     # The state_dict of an nn.Module holds the tensors that training goes on to modify.
@@ -49,5 +51,6 @@ def read_trainer_state(trainer: Any) -> dict[str, Tensor] | None:
 
 def restore_trainer_state(trainer: Any, trainer_state: dict[str, Tensor] | None) -> None:
     """Put a trainer back to a state that `read_trainer_state` returned or a checkpoint holds."""
+    # An empty dict is a state as well: that of a trainer without momentum.
     if trainer_state is not None and hasattr(trainer, "load_state_dict"):
         trainer.load_state_dict(trainer_state)

@@ -12,7 +12,7 @@
         testing.check_rule(MyRule(), laws=[law])
 
 Hypothesis searches for a round that breaks a law and shows the smallest one that it finds. A law is
-also a function: ``testing.LAWS[name](rule, case)`` checks a `Round` of your own.
+also a function: ``testing.LAWS[name](rule, case)`` checks a `RuleRound` of your own.
 ``import equipoise`` does not load this package; it needs ``pip install "equipoise[testing]"``.
 """
 
@@ -26,14 +26,14 @@ except ImportError as error:
 from equipoise.testing._attacked_rounds import attacked_rounds
 from equipoise.testing._check_attack import DATA_LAWS, MESSAGE_LAWS, check_attack
 from equipoise.testing._check_rule import LAWS, MULTI_EXCHANGE_LAWS, check_rule
-from equipoise.testing._rounds import Round, rounds
+from equipoise.testing._rounds import RuleRound, rounds
 
 __all__ = [
     "DATA_LAWS",
     "LAWS",
     "MESSAGE_LAWS",
     "MULTI_EXCHANGE_LAWS",
-    "Round",
+    "RuleRound",
     "attacked_rounds",
     "check_attack",
     "check_rule",

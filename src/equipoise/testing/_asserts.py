@@ -58,6 +58,7 @@ def require_same_weights(
     expected = expected.double()
     # Rounding must not accept or reject a message, so zeros are compared exactly.
     require(torch.equal(actual != 0, expected != 0), text, name, actual, expected)
+    # Weights are shares of 1: 1e-6 is eight units of float32.
     close = torch.isclose(actual, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
     require(close.all(), text, name, actual, expected)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.attacks import Knowledge
 from equipoise.testing._asserts import require, same_bits
-from equipoise.testing._attacked_rounds import Examples, delivered, with_seed
+from equipoise.testing._attacked_rounds import ClientExamples, delivered, with_seed
 
 
 def fitting(attack: Any, known: Knowledge) -> None:
@@ -41,11 +41,13 @@ def unchanged(attack: Any, known: Knowledge) -> None:
     known = with_seed(known, 0)
     before = _tensors(known)
     random_state = torch.random.get_rng_state()
+    # A copy of the dict: the attack could add or remove entries.
     inputs = copy.copy(known.inputs)
     settings = copy.copy(getattr(attack, "__dict__", {}))
     attack.forge(known)
     for name, value in _tensors(known).items():
         require(same_bits(value, before[name]), "{} was modified", name)
+    # Keys only: tensors among the values were compared above.
     require(known.inputs.keys() == inputs.keys(), "the round inputs were modified")
     require(getattr(attack, "__dict__", {}) == settings, "the attack changed itself")
     _require_same_random_state(random_state)
@@ -55,6 +57,7 @@ def repeatable(attack: Any, known: Knowledge) -> None:
     """The same seed gives the same lies."""
     first = delivered(known, attack.forge(with_seed(known, 7)))
     second = delivered(known, attack.forge(with_seed(known, 7)))
+    # Compare messages and not lies, which may be different but deliver the same messages.
     for (sender, receiver), message in first.items():
         other = second[sender, receiver]
         text = "{} sent {} first {} and then {}"
@@ -64,6 +67,7 @@ def repeatable(attack: Any, known: Knowledge) -> None:
 def extremes(attack: Any, known: Knowledge) -> None:
     """No malicious clients, only malicious clients, and no edges are not errors."""
     n = known.topology.n
+    # All of these occur in simulations: a graph that drops edges can lose all of them.
     for other in (
         dataclasses.replace(known, malicious=[]),
         dataclasses.replace(known, malicious=range(n)),
@@ -75,19 +79,20 @@ def extremes(attack: Any, known: Knowledge) -> None:
 # Attacks on data.
 
 
-def poison_fits(attack: Any, given: Examples) -> None:
+def poison_fits(attack: Any, given: ClientExamples) -> None:
     """Poisoned examples keep shape and dtypes, have one label each, and require no gradients."""
     x, y = attack.poison(given.x, given.y, generator=torch.Generator().manual_seed(0))
     require(len(x) == len(y), "{} examples with {} labels", len(x), len(y))
     for name, found, expected in (("x", x, given.x), ("y", y, given.y)):
         same_dtype = found.dtype == expected.dtype
         require(same_dtype, "{} is {}, expected {}", name, found.dtype, expected.dtype)
+        # Not the first dimension: an attack may add or remove examples.
         same_shape = found.shape[1:] == expected.shape[1:]
         require(same_shape, "{} is {}, given {}", name, found.shape, expected.shape)
         require(not found.requires_grad, "{} requires gradients", name)
 
 
-def poison_leaves(attack: Any, given: Examples) -> None:
+def poison_leaves(attack: Any, given: ClientExamples) -> None:
     """The given examples are not modified; with a generator, the global one is left alone."""
     before = (given.x.clone(), given.y.clone())
     random_state = torch.random.get_rng_state()
@@ -97,7 +102,7 @@ def poison_leaves(attack: Any, given: Examples) -> None:
     _require_same_random_state(random_state)
 
 
-def poison_repeats(attack: Any, given: Examples) -> None:
+def poison_repeats(attack: Any, given: ClientExamples) -> None:
     """The same seed gives the same poisoned examples."""
     first = attack.poison(*given, generator=torch.Generator().manual_seed(7))
     second = attack.poison(*given, generator=torch.Generator().manual_seed(7))
@@ -112,6 +117,7 @@ def _require_same_random_state(before: Tensor) -> None:
 
 def _tensors(known: Knowledge) -> dict[str, Tensor]:
     """Copy all tensors that are known."""
+    # `previous` may be None.
     named = {name: getattr(known, name) for name in ("models", "previous", "malicious")}
     named |= {"senders": known.topology.senders}
     named |= {name: value for name, value in known.inputs.items() if isinstance(value, Tensor)}

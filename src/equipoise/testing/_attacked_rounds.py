@@ -31,6 +31,7 @@ def random_knowledge(
     generator = torch.Generator().manual_seed(seed)
 
     def randn(*shape: int) -> Tensor:
+        # In float64 for all dtypes, so that a seed gives the same round in each of them.
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     adjacency = torch.rand(n, n, generator=generator) < p
@@ -45,6 +46,7 @@ def random_knowledge(
 def with_rule(known: Knowledge, rule: Any) -> Knowledge:
     """Return the round with this rule; clients tolerate their number of malicious neighbors."""
     tolerated = known.topology.malicious_neighbors(known.malicious)
+    # An early round: the radius of BALANCE has shrunk little.
     inputs: Any = {"t": 2, "total": 10, "tolerated": tolerated}
     return dataclasses.replace(known, rule=rule, inputs=inputs)
 
@@ -63,6 +65,7 @@ def attacked_rounds(
     mask = draw(st.lists(st.booleans(), min_size=n, max_size=n))
     malicious = [i for i, is_malicious in enumerate(mask) if is_malicious]
     d = draw(st.integers(1, 6))
+    # From complete graphs to graphs with isolated clients.
     p = draw(st.sampled_from([1.0, 0.6, 0.2]))
     seed = draw(st.integers(0, 999))
     dtype = draw(st.sampled_from(dtypes))
@@ -71,6 +74,7 @@ def attacked_rounds(
 
 def delivered(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
     """Return the message along every edge (sender, receiver)."""
+    # As in the simulator: lies in the name of benign clients are ignored.
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     return {
         (int(inbox.senders[i, slot]), int(i)): inbox.bank[inbox.slots[i, slot]]
@@ -78,7 +82,7 @@ def delivered(known: Knowledge, lies: Any) -> dict[tuple[int, int], Tensor]:
     }
 
 
-class Examples(NamedTuple):
+class ClientExamples(NamedTuple):
     """A malicious client's examples and labels."""
 
     x: Tensor
@@ -89,11 +93,12 @@ class Examples(NamedTuple):
 
 
 @st.composite
-def examples(draw: st.DrawFn, features: Sequence[int] = (8,)) -> Examples:
+def examples(draw: st.DrawFn, features: Sequence[int] = (8,)) -> ClientExamples:
     """Draw up to twelve examples of ten classes, possibly none, in any floating-point dtype."""
     count = draw(st.integers(0, 12))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     dtype = draw(st.sampled_from(ALL_DTYPES))
     labels = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    # From a seed, as single values hardly matter; hypothesis shrinks the labels.
     x = torch.randn(count, *features, generator=generator).to(dtype)
-    return Examples(x, torch.tensor(labels).long())
+    return ClientExamples(x, torch.tensor(labels).long())

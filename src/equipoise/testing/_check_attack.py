@@ -15,6 +15,7 @@ from equipoise.testing._search import Law, require_laws, select_laws
 
 
 def _laws(cases: SearchStrategy[Any], **checks: Callable[[Any, Any], None]) -> dict[str, Law[Any]]:
+    # The check also documents its law.
     return {name: Law(check, cases, check) for name, check in checks.items()}
 
 
@@ -38,6 +39,7 @@ def data_laws(features: Sequence[int]) -> Mapping[str, Law[Any]]:
     )
 
 
+# The shape changes the cases, but not the names: these are the names for every shape.
 DATA_LAWS = data_laws((8,))
 """The laws of attacks on data, by name."""
 
@@ -62,11 +64,14 @@ def check_attack(
     >>> from equipoise import testing
     >>> testing.check_attack(eq.attacks.Gaussian(), examples=5)
     """
+    # Otherwise no law would apply, and the check would succeed.
     if not isinstance(attack, DataAttack | MessageAttack):
         raise ValueError(
             f"attack must have a method forge or a method poison, found {describe(attack)}"
         )
+    # An attack may have both methods; the laws of a method that it lacks do not apply.
     applicable = dict(MESSAGE_LAWS) if isinstance(attack, MessageAttack) else {}
+    # `features` matters: an attack may mark fixed pixels of an image.
     if isinstance(attack, DataAttack):
         applicable |= data_laws(features)
     require_laws(select_laws(applicable, laws, skip), attack, examples, "the attack")

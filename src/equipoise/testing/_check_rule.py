@@ -13,19 +13,22 @@ from equipoise.messages import Inbox
 from equipoise.rules import Aggregator, MultiExchange, run_exchanges, without_warnings
 from equipoise.testing import _laws
 from equipoise.testing._attacked_rounds import ALL_DTYPES
-from equipoise.testing._rounds import Round, rounds
+from equipoise.testing._rounds import RuleRound, rounds
 from equipoise.testing._search import Law, require_laws, select_laws
 from equipoise.types import Aggregated
 
 
-def _law(function: Callable[..., None], cases: SearchStrategy[Round] | None = None) -> Law[Round]:
-    def check(rule: object, case: Round) -> None:
+def _law(
+    function: Callable[..., None], cases: SearchStrategy[RuleRound] | None = None
+) -> Law[RuleRound]:
+    def check(rule: object, case: RuleRound) -> None:
+        # A law takes the parts of a round, so that tests can call it without hypothesis.
         function(rule, case.own, case.inbox, **case.inputs)
 
     return Law(check, rounds() if cases is None else cases, function)
 
 
-LAWS: Mapping[str, Law[Round]] = {
+LAWS: Mapping[str, Law[RuleRound]] = {
     "batch": _law(_laws.batch),
     "tensor": _law(_laws.tensor),
     "padding": _law(_laws.padding),
@@ -35,6 +38,7 @@ LAWS: Mapping[str, Law[Round]] = {
     "consensus": _law(_laws.consensus),
     "agreement": _law(_laws.agreement, rounds(whole=False)),
     "purity": _law(_laws.purity),
+    # Hostile values, such as 1e30, are infinite in half precision: they have a law of their own.
     "kept": _law(_laws.kept, rounds(ALL_DTYPES, hostile=False)),
     "hostile": _law(_laws.kept),
     "weights_explain": _law(_laws.weights_explain),
@@ -43,7 +47,7 @@ LAWS: Mapping[str, Law[Round]] = {
 
 _SINGLE_EXCHANGE_ONLY = ("tensor", "consensus", "agreement", "weights_explain")
 
-MULTI_EXCHANGE_LAWS: Mapping[str, Law[Round]] = {
+MULTI_EXCHANGE_LAWS: Mapping[str, Law[RuleRound]] = {
     name: law for name, law in LAWS.items() if name not in _SINGLE_EXCHANGE_ONLY
 }
 """The laws of rules with several exchanges per round, if each exchange delivers the same inbox."""
@@ -57,6 +61,7 @@ class AsSingleExchange:
 
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Any) -> Aggregated:
         """Run all exchanges of a round."""
+        # `sent` is not used: the inbox is fixed. The models to mix with, [0], obey no law.
         return run_exchanges(self.rule, own, lambda sent: received, **inputs)[1]
 
     def __repr__(self) -> str:
@@ -79,9 +84,8 @@ def check_rule(
         laws: names from `LAWS`, or from `MULTI_EXCHANGE_LAWS` for a multi-exchange rule; all by
             default.
         skip: names of laws that the rule does not promise to obey. A rule that may reject or
-        shorten
-            messages near the own model does not promise ``agreement``; a rule that changes messages
-            before it averages them does not promise ``weights_explain``.
+            shorten messages near the own model does not promise ``agreement``; a rule that changes
+            messages before it averages them does not promise ``weights_explain``.
         examples: number of random rounds for each law.
 
     >>> from equipoise import testing
@@ -100,6 +104,7 @@ def check_rule(
         )
     # The laws hold for any number of malicious neighbors, so rounds exceed every guarantee.
     with without_warnings():
+        # A rule with both interfaces is run by its exchanges, as in the simulator.
         if isinstance(rule, MultiExchange):
             selected = select_laws(MULTI_EXCHANGE_LAWS, laws, skip)
             require_laws(selected, AsSingleExchange(rule), examples, "the rule")

@@ -29,6 +29,7 @@ def batch(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     together = rule(own, inbox, **inputs)
     for i in range(len(own)):
         alone = rule_of(rule, i)(own[i], inbox.of(i), **inputs_of(inputs, i))
+        # Relative to the largest parameter of all clients: in sums, large terms may cancel.
         require_same_model(together.model[i], alone.model, f"client {i}", unit=size_of(own))
         # A rule without weights has NaN in a batch in which other clients' rules have weights.
         expected = torch.full((inbox.k,), torch.nan) if alone.weights is None else alone.weights
@@ -43,6 +44,7 @@ def tensor(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     for i in range(len(own)):
         own_rule = rule_of(rule, i)
         own_inputs = inputs_of(inputs, i)
+        # Only the messages that are present, in the order of their slots.
         received = inbox.bank[inbox.slots[i, inbox.mask[i]]]
         from_rows = own_rule(own[i], received, **own_inputs)
         from_inbox = own_rule(own[i], Inbox.of_one(received), **own_inputs)
@@ -75,6 +77,7 @@ def slot_order(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     order = torch.rand(inbox.slots.shape, generator=generator).argsort(1)
     plain = rule(own, inbox, **inputs)
+    # The reversed order always moves the first and the last message; a random one may not.
     for places in (order, torch.arange(inbox.k).flip(0).expand_as(order)):
         slots = inbox.slots.gather(1, places)
         mask = inbox.mask.gather(1, places)
@@ -90,6 +93,7 @@ def starvation(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     masked = Inbox(inbox.bank, inbox.slots, torch.zeros_like(inbox.mask), inbox.senders)
     nonfinite_only = with_bank(inbox, torch.full_like(inbox.bank, torch.nan))
     without_slots = Inbox(inbox.bank[:0], inbox.slots[:, :0])
+    # Three ways to receive nothing: hidden slots, non-finite messages, and no slots.
     for starved in (masked, nonfinite_only, without_slots):
         out = rule(own, starved, **inputs)
         require_same_model(out.model, own, unit=size_of(own))
@@ -131,9 +135,11 @@ def purity(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     given |= {name: getattr(inbox, name) for name in ("bank", "slots", "mask", "senders")}
     given |= {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     before = {name: value.clone() for name, value in given.items()}
+    # Shallow: the rule must keep the identical objects.
     settings = copy.copy(getattr(rule, "__dict__", {}))
     random_state = torch.random.get_rng_state()
     grad_enabled = torch.is_grad_enabled()
+    # Twice: a rule that remembers the first call may answer the second differently.
     first = rule(own, inbox, **inputs)
     second = rule(own, inbox, **inputs)
     for name, value in given.items():
@@ -180,6 +186,7 @@ def weights_explain(
         require(inbox.mask[i, used].all(), "client {} gave weight to a hidden slot", i)
         if out.weights[i].isnan().any():
             continue  # a client of PerClient whose rule has no weights
+        # In float64, so that only the rounding of the rule remains.
         weights = out.weights[i, used].double()
         mine = own[i].double()
         messages = inbox.bank[inbox.slots[i, used]].double()
@@ -200,9 +207,11 @@ def inputs_of(inputs: dict[str, Any], i: int) -> dict[str, Any]:
     """Return the round inputs of client ``i``."""
     mine = dict(inputs)
     for name in ("tolerated", "update"):
+        # One value per client, (n,) or (n, d); a single number is for all.
         if isinstance(mine.get(name), Tensor) and mine[name].dim() > 0:
             mine[name] = int(mine[name][i]) if name == "tolerated" else mine[name][i]
     if "loss_of" in mine:
+        # For one client, a rule calls loss_of(models) without ids.
         loss_of = inputs["loss_of"]
         mine["loss_of"] = lambda models: loss_of(models, torch.full((len(models),), i))
     return mine
@@ -219,6 +228,7 @@ def _require_agreement(
     """Require that client i, which receives only ``messages[i]``, adopts it."""
     slots = torch.arange(inbox.n)[:, None].expand(inbox.n, inbox.k)
     same = Inbox(messages, slots, inbox.mask, inbox.senders)
+    # Without messages a client keeps its own model: see `starvation`.
     expected = torch.where(inbox.mask.any(1)[:, None], messages, own)
     require_same_model(rule(own, same, **inputs).model, expected, unit=size_of(own))
 

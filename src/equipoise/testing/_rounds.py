@@ -15,7 +15,7 @@ from equipoise.messages import Inbox
 HOSTILE = ("copy", "negated", "zeros", "nan", "inf", "huge", "largest")
 
 
-class Round(NamedTuple):
+class RuleRound(NamedTuple):
     """The arguments of a rule for all clients: ``rule(own, inbox, **inputs)``."""
 
     own: Tensor
@@ -50,6 +50,7 @@ class Distance:
     """
 
     def __init__(self, targets: Tensor) -> None:
+        # 100 parameters keep the loss of large models cheap.
         self.targets = targets[:, :100].double()
 
     def __call__(self, models: Tensor, clients: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ def rounds(
     dtypes: Sequence[torch.dtype] = (torch.float32,),
     whole: bool | None = None,
     hostile: bool = True,
-) -> Round:
+) -> RuleRound:
     """Draw a directed graph of up to six clients, with all round inputs of rules.
 
     Args:
@@ -87,10 +88,11 @@ def rounds(
     # Slots may repeat a message, but every sender sends a receiver at most one.
     k = draw(st.integers(0, n))
     slots = torch.randint(len(bank), (n, k), generator=generator)
+    # The first k clients of a random order: all different.
     senders = torch.rand(n, n, generator=generator).argsort(1)[:, :k]
     mask = torch.rand(n, k, generator=generator) < draw(st.sampled_from([1.0, 0.9, 0.5]))
     inbox = Inbox(bank.to(dtype), slots, mask, senders)
-    return Round(own.to(dtype), inbox, _inputs(draw, own, k, generator, dtype))
+    return RuleRound(own.to(dtype), inbox, _inputs(draw, own, k, generator, dtype))
 
 
 def _models(draw: st.DrawFn, n: int, d: int, generator: torch.Generator, whole: bool) -> Tensor:
@@ -98,6 +100,7 @@ def _models(draw: st.DrawFn, n: int, d: int, generator: torch.Generator, whole: 
         rows = st.lists(st.integers(-3, 3), min_size=d, max_size=d)
         return torch.tensor(draw(st.lists(rows, min_size=n, max_size=n)), dtype=torch.float64)
     noise = torch.randn(n + 1, d, generator=generator, dtype=torch.float64)
+    # From near consensus to models that differ by more than their length.
     spread = draw(st.sampled_from([0.01, 0.3, 2.0]))
     # Rounded to float32, so that the same models are exact in both dtypes.
     return (noise[:1] + spread * noise[1:]).float().double()

@@ -34,6 +34,7 @@ class Law(Generic[CaseT]):
 
     def __call__(self, subject: object, case: CaseT) -> None:
         """Check one case, and restore the autograd mode if the subject changes it."""
+        # The law `purity` reports the change; the next law must not suffer from it.
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             self.check(subject, case)
 
@@ -47,6 +48,7 @@ def select_laws(
     """Return the laws with these names, or all, without those to skip."""
     names = list(laws) if only is None else _as_names("laws", only)
     skipped = _as_names("skip", skip)
+    # Unknown names in `skip` too: a misspelled one would skip nothing.
     for argument, given_names in (("laws", names), ("skip", skipped)):
         unknown = sorted(set(given_names) - laws.keys())
         if unknown:
@@ -55,6 +57,7 @@ def select_laws(
 
 
 def _as_names(argument: str, names: Iterable[str]) -> list[str]:
+    # A string is an iterable of names of one character each.
     if isinstance(names, str):
         raise ValueError(f"{argument} must be a list of names, found the string {names!r}")
     return list(names)

@@ -45,10 +45,12 @@ class Batches:
         self._blocks: list[tuple[Tensor, int]] = []
         features = examples.x[0].numel()
         lengths = examples.counts[clients].clamp_max(positions.shape[1])
+        # A stacked tensor has no ragged dimension, so each length gets blocks of its own.
         for length in lengths.unique().tolist():
             rows = (lengths == length).nonzero().flatten()
             size = most
             if backend == "batched":
+                # The second term limits a block to BLOCK_CLIENTS, even if the clients are tiny.
                 elements = max(length * features + d, BLOCK_ELEMENTS // BLOCK_CLIENTS)
                 size = max(1, BLOCK_ELEMENTS // elements)
             self._blocks += [(block, length) for block in rows.split(size)]

@@ -62,7 +62,7 @@ class Examples:
             expected = "the examples (x, y) of at least one client"
             raise ValueError(f"clients must hold {expected}, found none")
         for i, pair in enumerate(pairs):
-            _check_pair(pair, pairs[0], f"clients[{i}]")
+            _check_client(pair, pairs[0], f"clients[{i}]")
         # Counts and rows stay on the CPU, where batches are drawn; only examples move.
         counts = torch.tensor([len(y) for _, y in pairs], device="cpu")
         x = torch.cat([pair[0].detach() for pair in pairs]).to(device)
@@ -84,6 +84,7 @@ class Examples:
         digest = hashlib.blake2b(digest_size=16)
         for client in range(self.n):
             for part in self.of_client(client):
+                # Shape and dtype too: equal bytes may be other examples.
                 digest.update(describe(part).encode())
                 flat = part.cpu().contiguous().flatten()
                 digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
@@ -102,7 +103,7 @@ class Examples:
             return self
         like = self.of_client(0)
         for client, pair in others.items():
-            _check_pair(pair, like, f"poisoned examples of client {client}")
+            _check_client(pair, like, f"poisoned examples of client {client}")
         replacements = Examples.of(others.values(), device=self.x.device)
         if self.channels_last:
             replacements = replacements.with_channels_last()
@@ -132,6 +133,7 @@ class Examples:
         # Replaced clients may have more examples than before: their rows could be out of range.
         x, y = self._rows(rows.index_fill(0, replaced, 0))
         others = self.replacements._gather(replaced_by[replaced], positions[replaced])
+        # `_rows` has returned new tensors, so they can be overwritten.
         chosen = replaced.to(x.device)
         return x.index_copy_(0, chosen, others[0]), y.index_copy_(0, chosen, others[1])
 
@@ -164,6 +166,9 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     uniform = random.numpy()
     available = np.maximum(counts.numpy(), size)
     drawn = np.empty((size, len(counts)), dtype=np.int64)
+    # Step i picks among the positions up to `last`. If the pick is taken, it uses `last`, which no
+    # earlier step could pick. With `size` examples or fewer, `last` is i: the picks are 0, 1, 2,
+    # ...
     for i in range(size):
         last = available - size + i
         pick = (uniform[i] * (last + 1)).astype(np.int64)
@@ -172,18 +177,23 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     return torch.from_numpy(np.ascontiguousarray(drawn.T))
 
 
-def _check_pair(pair: object, like: Sequence[Tensor], name: str) -> None:
+def _check_client(pair: object, like: Sequence[Tensor], name: str) -> None:
+    x, y = _as_pair(pair, name)
+    # All clients share one tensor, so their examples must agree in all but their number.
+    for part, first, letter in zip((x, y), like, "xy", strict=True):
+        if part.dim() == 0 or part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
+            expected = f"like those of client 0, {letter} {describe(first)}"
+            raise ValueError(f"{name} must look {expected}, found {describe(part)}")
+    if len(x) != len(y):
+        raise ValueError(f"{name} must have one y for every x, found {len(x)} x and {len(y)} y")
+    if not len(x):
+        raise ValueError(f"{name} must hold at least one example, found none")
+
+
+def _as_pair(pair: object, name: str) -> Pair:
     if not isinstance(pair, tuple | list):
         raise ValueError(f"{name} must be a pair of tensors (x, y), found {describe(pair)}")
     if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
         found = f"({', '.join(map(describe, pair))})"
         raise ValueError(f"{name} must be a pair of tensors (x, y), found {found}")
-    for part, first, letter in zip(pair, like, "xy", strict=True):
-        if part.dim() == 0 or part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
-            expected = f"like those of client 0, {letter} {describe(first)}"
-            raise ValueError(f"{name} must look {expected}, found {describe(part)}")
-    if len(pair[0]) != len(pair[1]):
-        found = f"{len(pair[0])} x and {len(pair[1])} y"
-        raise ValueError(f"{name} must have one y for every x, found {found}")
-    if not len(pair[0]):
-        raise ValueError(f"{name} must hold at least one example, found none")
+    return pair[0], pair[1]

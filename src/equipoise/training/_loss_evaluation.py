@@ -42,6 +42,8 @@ class LossEvaluation:
                 self._evaluate_alone(batch, None if seeds is None else seeds[int(batch.rows)])
 
         with self.architecture.forked_generators(enabled=seeds is not None):
+            # On other devices one thread suffices: operations return before the device completes
+            # them.
             threads = backend != "loop" and self.models.device.type == "cpu"
             run_each(evaluate, len(batches), threads=threads)
 
@@ -55,6 +57,7 @@ class LossEvaluation:
     @torch.no_grad()
     def _evaluate_alone(self, batch: Batch, seed: int | None) -> None:
         """Evaluate the one model of a batch."""
+        # All models of a client get the same seed, so they are compared on equal random numbers.
         if seed is not None:
             torch.manual_seed(seed)
         row = int(batch.rows)
@@ -67,6 +70,9 @@ class LossEvaluation:
         """Evaluate one model on the examples of several clients, in one forward pass."""
         with self.architecture.replica() as replica:
             replica.vector.copy_(self.models[int(batch.rows[0])])
+            # (c, b, ...) becomes (c * b, ...) and back: correct only if outputs do not depend on
+            # the batch, which the caller has checked.
             outputs = replica.module(batch.x.flatten(0, 1)).unflatten(0, batch.x.shape[:2])
+            # One loss per client: a mean over all examples would mix the clients.
             for row, output, y in zip(batch.rows.tolist(), outputs, batch.y, strict=True):
                 self.losses[row] = self.loss(output, y)

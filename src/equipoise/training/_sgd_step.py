@@ -42,13 +42,17 @@ class SGDStep:
                 self._train_alone(batch, None if seeds is None else seeds[int(batch.rows)])
 
         with self.architecture.forked_generators(enabled=seeds is not None):
+            # On other devices one thread suffices: operations return before the device completes
+            # them.
             threads = backend != "loop" and self.before.device.type == "cpu"
             run_each(train, len(batches), threads=threads)
 
     @torch.enable_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
+        # A copy (c, d): the update is in place, and `before` may belong to the caller.
         models = self.before.index_select(0, batch.rows)
+        # Detached views are leaves, so they can require gradients. Updating them updates `models`.
         parts = [part.detach() for part in self.architecture.parts(models)]
         trained = [parts[i].requires_grad_() for i in self.architecture.trained]
         losses = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)
@@ -65,6 +69,7 @@ class SGDStep:
     @torch.enable_grad()
     def _train_alone(self, batch: Batch, seed: int | None) -> None:
         """Train the one client of a batch."""
+        # Layers such as dropout draw from torch's global generator; `run` restores it afterwards.
         if seed is not None:
             torch.manual_seed(seed)
         row = int(batch.rows)
@@ -92,5 +97,7 @@ class SGDStep:
                 continue
             change = gradient
             if velocities is not None:
+                # v <- mu v + gradient, without dampening. Velocities start at 0: the first is the
+                # gradient.
                 change = velocities[i].mul_(self.momentum).add_(gradient)
             parameter.add_(change, alpha=-self.lr)

@@ -144,6 +144,7 @@ class LocalSGD:
         self._evaluated = Stacked(model, buffers=buffers)
         self._evaluated.model.eval()
         examples = Examples.of(clients, device=self._trained.device)
+        # Two: BatchNorm in training mode refuses a single example.
         x = examples.x[:2]
         y = examples.y[:2]
         self._random = check_trainable(self._trained, self.loss, x, y)
@@ -172,6 +173,7 @@ class LocalSGD:
     def _try_batched(self, models: Tensor) -> None:
         """Train clients with these models on two examples of the first client, all at once."""
         rows = torch.arange(len(models), device="cpu")
+        # Modulo: the first client may have one example only, which then occurs twice.
         positions = torch.arange(2, device="cpu") % self._clean.counts[0]
         x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
         step = SGDStep(
@@ -214,6 +216,7 @@ class LocalSGD:
             sgd = SGDStep(self._trained, self.loss, lr, self.momentum, before, after, velocity)
             sgd.run(batches, self.backend, seeds)
             before = after
+        # Only after the last step: an interrupted round leaves the trainer as it was.
         self._velocity = velocity
         return after
 
@@ -276,6 +279,7 @@ class LocalSGD:
 
     @property
     def _mean_loss(self) -> BatchLoss:
+        # A loss without reduction, None, keeps the one it has.
         return replace(self.loss, reduction=self.loss.reduction and "mean")
 
     def _evaluate(
@@ -291,6 +295,7 @@ class LocalSGD:
         seeds = None
         if self._traits.random:
             backend = "loop"  # threads share torch's global generator
+            # By client, not by row: UBAR compares models of one client on equal random numbers.
             of_client = self._seeds("judge", t, self.steps - 1)
             seeds = [of_client[client] for client in clients.tolist()]
         # A stride of 0 is one model, expanded to several rows.
@@ -322,6 +327,7 @@ class LocalSGD:
         >>> attacked(torch.zeros(2, 12), t=0)[:, 6:].argmax(1)
         tensor([3, 5])
         """
+        # A class has these methods too, but calling them on it would fail in the first round.
         if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             expected = "poison(x, y) or forge(known)"
             raise ValueError(f"attack must have {expected}, found {describe(attack)}")
@@ -334,7 +340,7 @@ class LocalSGD:
 
     def restarted(self) -> LocalSGD:
         """A copy without momentum; each `Simulator` begins with one."""
-        trainer = copy(self)
+        trainer = copy(self)  # shallow: examples and architecture are never modified
         trainer._velocity = None
         return trainer
 
@@ -343,7 +349,7 @@ class LocalSGD:
         return {} if self._velocity is None else {"velocity": self._velocity.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         if not isinstance(state, Mapping):
             raise ValueError(f"state must be what state_dict returned, found {describe(state)}")
         allowed = ["velocity"] if self.momentum else []
@@ -353,6 +359,7 @@ class LocalSGD:
         velocity = state.get("velocity")
         if velocity is not None:
             self._trained.check(velocity, self._clean.n, name="velocity in state")
+        # A copy: training must not change the state that the caller holds.
         self._velocity = None if velocity is None else velocity.clone()
 
     def fingerprint(self) -> str:
@@ -376,7 +383,7 @@ class LocalSGD:
         }
 
     def _seconds(self, backend: Backend, models: Tensor, t: int) -> float:
-        trainer = copy(self)
+        trainer = copy(self)  # each repetition starts from the same momentum
         trainer.backend = backend
         start = time.perf_counter()
         trainer(models, t)[0, 0].item()  # reading a number waits for the device

@@ -45,17 +45,20 @@ class BatchLoss:
 
     def of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(c,) the losses of c batches, outputs ``(c, b, ...)`` and targets ``(c, b, ...)``."""
+        # (c, b, classes) and (c, b): the targets are classes, not probabilities.
         is_classification = outputs.dim() == 3 and targets.dim() == 2
+        # Identity: a partial or a module may have options, such as label smoothing.
         if self.function is cross_entropy and self.reduction and is_classification:
             return _cross_entropies(outputs, targets, self.reduction)
         return vmap(self)(outputs, targets)
 
 
 def _cross_entropies(outputs: Tensor, classes: Tensor, reduction: Reduction) -> Tensor:
-    """What vmap returns, in less than half the time.
+    """The result of vmap, in less than half the time.
 
     cross_entropy wants classes before examples, which is how stacked linear layers leave them in
     memory.
     """
     totals = cross_entropy(outputs.mT, classes, reduction="none").sum(1)
+    # Like cross_entropy, the mean is over the targets that are not ignored; of none it is NaN.
     return totals if reduction == "sum" else totals / (classes != IGNORED).sum(1)

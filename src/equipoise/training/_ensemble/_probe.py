@@ -29,6 +29,7 @@ def check_trainable(architecture: Stacked, loss: BatchLoss, x: Tensor, y: Tensor
     The loss may be what draws them. Torch's global generators are restored.
     """
     replica = Replica(architecture.model, architecture.buffers)
+    # The replica is not returned to the architecture: the model may change its buffers here.
     before = {name: buffer.clone() for name, buffer in replica.module.named_buffers()}
     with torch.enable_grad(), watched_generators(architecture) as were_used:
         outputs = outputs_of(replica.module, x)
@@ -78,6 +79,7 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"model must take inputs like x, {describe(x)}, found {reason}") from error
+    # The version counts changes in place; that of a clone starts at 0.
     if inputs._version:
         raise ValueError("model must not modify its inputs, found that it changes them in place")
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
@@ -89,6 +91,7 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
 def _perturb(module: nn.Module) -> None:
     """Change all parameters a little: a layer of zeros would hide the layers before it."""
     for parameter in module.parameters():
+        # A fixed seed: the traits of a model must not depend on chance.
         generator = torch.Generator(parameter.device).manual_seed(0)
         noise = torch.randn(
             parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device

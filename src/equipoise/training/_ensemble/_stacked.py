@@ -46,9 +46,11 @@ class Stacked:
         self.buffers = buffers
         self.trained = [i for i, p in enumerate(model.parameters()) if p.requires_grad]
         self._shapes = [p.shape for p in model.parameters()]
+        # A shared parameter has several names, but one place in a flat model.
         places = {p: i for i, p in enumerate(model.parameters())}
         named = model.named_parameters(remove_duplicate=False)
         self._places = {name: places[p] for name, p in named}
+        # Replicas that no thread uses. Several threads pop and append: each call is atomic.
         self._idle: list[Replica] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class Stacked:
     def parts(self, models: Tensor) -> list[Tensor]:
         """The parameters in flat models ``(..., d)``, as views ``(..., *shape)``, in order."""
         sizes = [shape.numel() for shape in self._shapes]
+        # The buffers, if any, follow the parameters.
         pieces = models[..., : sum(sizes)].split(sizes, -1)
         pairs = zip(pieces, self._shapes, strict=True)
         return [piece.view(piece.shape[:-1] + shape) for piece, shape in pairs]
@@ -96,6 +99,7 @@ class Stacked:
 
     def forked_generators(self, *, enabled: bool = True) -> AbstractContextManager[None]:
         """Restore torch's global generators afterwards."""
+        # fork_rng always restores the generator of the CPU; other devices must be listed.
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [], enabled)
 
     def fastest_backend(self, attempt: Callable[[Tensor], object]) -> Backend:
@@ -134,6 +138,7 @@ class Stacked:
         try:
             with torch.no_grad(), self.forked_generators(), self.replica() as replica:
                 replica.module(channels_last(x))
+        # ``view`` raises it for images that are not contiguous.
         except RuntimeError:
             return False
         return True
@@ -159,5 +164,6 @@ def channels_last(x: Tensor) -> Tensor:
     Torch tells the two orders apart by strides. With one channel both orders are the same memory,
     and ``x.contiguous(memory_format=torch.channels_last)`` leaves the strides as they are.
     """
+    # (b, height, width, channels); the view gets the strides of this order even for one channel.
     moved = x.movedim(1, -1)
     return moved.flatten().view(moved.shape).movedim(-1, 1)

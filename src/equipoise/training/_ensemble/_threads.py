@@ -31,7 +31,7 @@ def run_each(work: Callable[[int], object], count: int, *, threads: bool = True)
     todo = iter(range(count))
     available = torch.get_num_threads()
     if not threads or available == 1 or not _setting_is_per_thread():
-        _run(work, todo)
+        _call_remaining(work, todo)
         return
     try:
         _run_in_threads(work, todo, min(available, count))
@@ -43,10 +43,10 @@ def run_each(work: Callable[[int], object], count: int, *, threads: bool = True)
 def _run_in_threads(work: Callable[[int], object], todo: Iterator[int], workers: int) -> None:
     if workers < 2:
         _use_one_thread()
-        _run(work, todo)
+        _call_remaining(work, todo)
         return
     with ThreadPoolExecutor(workers, initializer=_use_one_thread) as pool:
-        running = [pool.submit(_run, work, todo) for _ in range(workers)]
+        running = [pool.submit(_call_remaining, work, todo) for _ in range(workers)]
         try:
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
@@ -55,8 +55,8 @@ def _run_in_threads(work: Callable[[int], object], todo: Iterator[int], workers:
         finished.result()
 
 
-def _run(work: Callable[[int], object], todo: Iterator[int]) -> None:
-    # All threads share the iterator: whichever is free takes the next piece.
+def _call_remaining(work: Callable[[int], object], todo: Iterator[int]) -> None:
+    # All threads share the iterator: a thread that is free takes the next piece.
     for index in todo:
         work(index)
 

@@ -33,18 +33,18 @@ CONVOLUTION_LIBRARY = _open_convolution() if native.is_requested() else None
 
 def can_fuse(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether `conv_pool` supports these tensors, and torch does not observe single operations."""
-    return (
-        CONVOLUTION_LIBRARY is not None
-        and native.available()
-        and not _is_observed()
-        and all(type(part) in PLAIN_TENSORS for part in (x, weight, bias))
-        and all(part.device.type == "cpu" for part in (x, weight, bias))
-        and x.dtype == weight.dtype == bias.dtype
-        and x.dtype in native.SUFFIXES
-        and x.dim() == 4
-        and x.shape[1] == weight.shape[1]
-        and min(x.shape[2:]) >= 4
-    )
+    if CONVOLUTION_LIBRARY is None or not native.available() or _is_observed():
+        return False
+    if not all(_fits_kernel(part, x.dtype) for part in (x, weight, bias)):
+        return False
+    # The convolution leaves h - 2 rows, and the pooling needs 2 of them; columns alike.
+    return x.dim() == 4 and x.shape[1] == weight.shape[1] and min(x.shape[2:]) >= 4
+
+
+def _fits_kernel(tensor: Tensor, dtype: torch.dtype) -> bool:
+    # A subclass of Tensor may give operations another meaning, which C would not see.
+    is_plain = type(tensor) in PLAIN_TENSORS and tensor.device.type == "cpu"
+    return is_plain and tensor.dtype == dtype and dtype in native.SUFFIXES
 
 
 def _is_observed() -> bool:
@@ -82,6 +82,7 @@ class _ConvPool(torch.autograd.Function):
         images = x.movedim(1, -1).contiguous()
         weights = weight.contiguous()
         biases = bias.contiguous()
+        # (b, rows, columns, o). As in torch, pooling drops an odd last row or column.
         shape = (len(x), (x.shape[2] - 2) // 2, (x.shape[3] - 2) // 2, len(weight))
         out = x.new_empty(shape)
         largest = torch.empty(shape, dtype=torch.uint8, device="cpu")
@@ -117,6 +118,8 @@ def _backward(
     parts = _parts(images)
     call = native.function("conv_pool_back", x, CONVOLUTION_LIBRARY)
     to_images = torch.empty_like(images) if to_x else None
+    # One sum per part, so that threads do not add to the same numbers. The parts are added up in
+    # their order, whichever thread was first.
     to_weight = weight.new_zeros(parts, *weight.shape)
     to_bias = weight.new_zeros(parts, len(weight))
 

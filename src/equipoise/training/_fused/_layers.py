@@ -33,6 +33,7 @@ class FusedSequential(nn.Sequential):
 
                 conv = cast(nn.Conv2d, layers[i])
                 bias = cast(Tensor, conv.bias)
+                # The layers fit; the input of this call may still not.
                 if _convolution.can_fuse(x, conv.weight, bias):
                     x = _convolution.conv_pool(x, conv.weight, bias)
                     i += 3
@@ -44,15 +45,18 @@ class FusedSequential(nn.Sequential):
 
 def _can_fuse(layers: Sequence[nn.Module]) -> bool:
     """Whether these are a convolution, a pooling and a ReLU that can be computed in one step."""
+    # Exact classes: a subclass may compute something else. Fewer than three layers never match.
     if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU]:
         return False
     if any(map(has_hooks, layers)):
         return False
     conv = cast(nn.Conv2d, layers[0])
     pool = cast(nn.MaxPool2d, layers[1])
+    # The only options that the C code implements.
     options = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups)
     if options != ((3, 3), (1, 1), (0, 0), (1, 1), 1) or conv.bias is None:
         return False
+    # Conv2d converts its options to pairs. MaxPool2d keeps them as given.
     pooling = [x if isinstance(x, tuple) else (x, x) for x in (pool.kernel_size, pool.stride)]
     plain = not any((pool.padding, pool.ceil_mode, pool.return_indices)) and pool.dilation == 1
     return pooling == [(2, 2), (2, 2)] and plain
