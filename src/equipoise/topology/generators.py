@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 
 from equipoise._utils.validation import Clients, as_mask, check_count, check_probability
 
-MAX_DRAWS = 1000
+MAX_DRAWS = 1000  # a bound, because some parameters never yield a connected graph
 
 Draw = Callable[[int], Tensor]  # from a seed to edges
 
@@ -85,6 +85,7 @@ def _first_connected(
     """The first draw that is connected, and whose benign subgraph is."""
     is_malicious = as_mask(malicious, n).cpu()
     seeds = source(seed)
+    # Rejection sampling: the distribution is that of a draw, given that it is connected.
     for _ in range(MAX_DRAWS):
         edges = draw(seeds.getrandbits(32))
         directed = torch.cat([edges, edges.flip(1)])
