@@ -232,7 +232,8 @@ def _cross_edges(codes: Tensor, benign: int) -> Tensor:
 def _inner_edges(codes: Tensor, benign: int) -> Tensor:
     is_malicious = codes >= _count_pairs(benign)
     codes = codes - is_malicious * _count_pairs(benign)
-    # The largest i with i * (i - 1) / 2 <= code, by the quadratic formula.
+    # The largest i with i * (i - 1) / 2 <= code, by the quadratic formula. It is exact: where i
+    # begins, 1 + 8 * code is the square of 2 * i - 1, and sqrt rounds correctly.
     high = ((1 + (1 + 8 * codes.double()).sqrt()) / 2).long()
     low = codes - high * (high - 1) // 2
     return torch.stack([low, high], dim=1) + benign * is_malicious[:, None]
