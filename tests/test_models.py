@@ -333,7 +333,7 @@ def test_dtype_is_kept(same: bool):
         ),  # type: ignore[arg-type, return-value]
         (
             lambda: initial_models(lambda seed: nn.Linear(1 + seed % 5, 1), 20, same=False),
-            r"make must return modules of one shape whatever the seed, "
+            r"make must return modules of one shape for all seeds, "
             r"found float32 \(\d,\) and float32 \(\d,\)",
         ),
     ],

@@ -54,15 +54,19 @@ class Metric(ABC):
         self._architecture.model.eval()
         self._x = x.detach().to(self._architecture.device)
         self._y = y.detach().to(self._architecture.device)
+        # A run of two examples validates the outputs, and shows whether the module draws randomly.
         with torch.no_grad(), watched_generators(self._architecture) as were_used:
             outputs = outputs_of(self._architecture.model, self._x[:2])
             self._random = were_used()
         self._check(outputs)
+        # Random modules run one by one, so that every row sees the same random numbers.
         self._batched = (
             not self._random and self._architecture.fastest_backend(self._try_batched) == "batched"
         )
+        # A weight has one row for each output of its layer, or channel of a convolution.
         widths = [p.shape[0] for p in model.parameters() if p.dim() > 1]
         self._width = max([outputs[0].numel(), *widths])
+        # Converted once, because convolutions are faster in this layout.
         if self._architecture.takes_channels_last(self._x[:2]):
             self._x = channels_last(self._x)
 
@@ -86,10 +90,12 @@ class Metric(ABC):
     def __call__(self, models: Tensor) -> Tensor:
         """(n,) the value of every model."""
         self._architecture.check(models)
+        # As many models as fit into a tile if they are batched, otherwise one at a time.
         blocks = list(chunks(len(models), self._architecture.d if self._batched else TILE))
         x_pieces = self._x.split(PIECE_EXAMPLES)
         y_pieces = self._y.split(PIECE_EXAMPLES)
         pieces = len(y_pieces)
+        # (pieces, n): each piece of work has its own elements, so threads do not race.
         totals = torch.zeros(pieces, len(models), dtype=torch.float64, device=models.device)
         run = self._run_together if self._batched else self._run_alone
 
@@ -97,6 +103,7 @@ class Metric(ABC):
             rows = blocks[i // pieces]
             piece = i % pieces
             if self._random:
+                # By piece of the test set only: all rows draw the same numbers.
                 torch.manual_seed(piece)
             run(models[rows].detach(), x_pieces[piece], y_pieces[piece], totals[piece, rows])
 
@@ -108,6 +115,7 @@ class Metric(ABC):
 
     @torch.no_grad()
     def _run_together(self, models: Tensor, x: Tensor, y: Tensor, totals: Tensor) -> None:
+        # A copy: a module that writes to its parameters must not change the caller's models.
         parts = self._architecture.parts(models.clone())
         for rows in chunks(len(y), self._width * len(models), OUTPUT_ELEMENTS):
             outputs = self._architecture.apply(parts, x[rows], shared=True)
@@ -116,7 +124,7 @@ class Metric(ABC):
     @torch.no_grad()
     def _run_alone(self, models: Tensor, x: Tensor, y: Tensor, totals: Tensor) -> None:
         with self._architecture.replica() as replica:
-            replica.vector.copy_(models[0])
+            replica.vector.copy_(models[0])  # the block holds one model
             for rows in chunks(len(y), x[0].numel(), INPUT_ELEMENTS):
                 totals += self._total(replica.module(x[rows])[None], y[rows])
 
@@ -148,7 +156,7 @@ class ErrorRate(Metric):
             raise ValueError(f"y must hold {expected}, found {found}")
 
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return (_classes(outputs) != y).sum(1)
+        return (_classes(outputs) != y).sum(1)  # (c, b) to (c,); class -1 equals no label
 
 
 class AttackSuccess(Metric):
@@ -226,7 +234,9 @@ class MeanSquaredError(Metric):
             raise ValueError(f"y must be {expected}, found {describe(self._y)}")
 
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # Squares of float32 outputs do not overflow float64.
         squares = (outputs.double() - y).square().flatten(1)
+        # A mean over the elements of an example, and a sum over the examples.
         total = squares.sum(1) * (len(y) / squares.shape[1])
         return total.where(total.isfinite(), math.inf)
 
@@ -292,7 +302,9 @@ def acceptance(
     else:
         mask = as_mask(malicious, inbox.n).to(inbox.mask.device)
         counted = inbox.from_others & ~mask[:, None]
+        # Empty slots look up client 0; ``counted`` leaves them out.
         from_malicious = mask[inbox.senders.where(inbox.mask, 0)]
+    # `PerClient` marks the rows of rules without weights by NaN.
     counted = counted & ~weights.isnan()
     accepted = weights > 0
     return _share(accepted, counted & ~from_malicious), _share(accepted, counted & from_malicious)

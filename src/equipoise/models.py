@@ -72,10 +72,12 @@ def cnn(
     _check_shape(shape)
     check_count("classes", classes, 1)
     channels, height, width = shape
+    # 5 x 5 pixels are left of 28 x 28, hence 1,250 features for MNIST.
     features = 50 * _pooled(_pooled(height)) * _pooled(_pooled(width))
 
     def build() -> nn.Sequential:
         return FusedSequential(
+            # Explicit dtypes, here and below: torch's default must not change the models.
             # ReLU is monotone, so it commutes with max pooling. After it, it sees a quarter.
             nn.Conv2d(channels, 30, 3, dtype=torch.float32),
             nn.MaxPool2d(2),
@@ -111,6 +113,7 @@ def linear_regression(
     check_count("features", features, 1)
 
     def build() -> nn.Sequential:
+        # Without _Squeeze, outputs (N, 1) minus targets (N,) would broadcast to (N, N).
         return nn.Sequential(nn.Linear(features, 1, bias, dtype=torch.float32), _Squeeze())
 
     return _initialized(build, init, seed, magnitude=1.0)
@@ -165,16 +168,19 @@ def initial_models(
     """
     check_count("n", n, 1)
     if same:
+        # Copies, because every client trains its own row.
         return _make_model(make, seed).repeat(n, 1)
     generator = stream(seed, "initial models")
+    # Below 2^63: torch reads a seed as a signed number.
     seeds = torch.randint(2**62, (n,), generator=generator, device="cpu").tolist()
     first = _make_model(make, seeds[0])
+    # Filled row by row: stacking a list would hold all models twice.
     models = first.new_empty(n, len(first))
     models[0] = first
     for i in range(1, n):
         model = _make_model(make, seeds[i])
         if model.shape != first.shape or model.dtype != first.dtype:
-            expected = "modules of one shape whatever the seed"
+            expected = "modules of one shape for all seeds"
             found = f"{describe(first)} and {describe(model)}"
             raise ValueError(f"make must return {expected}, found {found}")
         models[i] = model
@@ -198,6 +204,7 @@ def _check_shape(shape: tuple[int, int, int]) -> None:
         raise ValueError(f"shape must be (channels, height, width), found {shape!r}")
     for name, size in zip(("channels", "height", "width"), shape, strict=True):
         check_count(f"{name} in shape", size, 1)
+    # Sides of 10 become 4, then 1; sides of 9 become 3, then 0.
     if _pooled(_pooled(min(shape[1:]))) < 1:
         raise ValueError(
             f"shape must have a height and a width of at least 10, found {tuple(shape)}: "
@@ -210,6 +217,7 @@ def _initialized(
     build: Callable[[], nn.Sequential], init: Init, seed: int, magnitude: float
 ) -> nn.Sequential:
     check_choice("init", init, get_args(Init))
+    # Layers draw their own weights on construction; Xavier's replace them.
     with _torch_draws_from(stream(seed, "torch's initial weights")), torch.device("cpu"):
         module = build()
     # A stream for each: the bits of torch's initialization must not change those of Xavier's.
@@ -221,6 +229,7 @@ def _initialized(
 @contextmanager
 def _torch_draws_from(generator: torch.Generator) -> Iterator[None]:
     """Give torch's global generator this state for a while: layers draw from no other."""
+    # Restored even after an error. No devices: modules are made on the CPU.
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator.get_state())
         yield
@@ -231,7 +240,7 @@ def _xavier(module: nn.Sequential, magnitude: float, generator: torch.Generator)
     # sqrt(2 * magnitude / (fan_in + fan_out)).
     gain = math.sqrt(magnitude / 3)
     for parameter in module.parameters():
-        if parameter.dim() > 1:
+        if parameter.dim() > 1:  # weights; biases have one dimension
             nn.init.xavier_uniform_(parameter, gain, generator)
         else:
             nn.init.zeros_(parameter)
@@ -241,6 +250,7 @@ def _make_model(make: Callable[[int], nn.Module], seed: int) -> Tensor:
     if not callable(make):
         expected = "a function from a seed to a torch.nn.Module"
         raise ValueError(f"make must be {expected}, found {describe(make)}")
+    # A function that ignores its seed draws from torch, whose state the seed determines.
     with _torch_draws_from(stream(seed, "make")):
         module = make(seed)
     if not isinstance(module, nn.Module):

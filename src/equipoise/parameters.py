@@ -72,7 +72,9 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
         expected = "a floating-point tensor of shape (d,)"
         raise ValueError(f"vector must be {expected}, found {describe(vector)}{hint}")
     _check_length(vector, entries)
+    # The parts are views of the vector, in the order of the entries.
     for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
+        # copy_, because an optimizer refers to the existing parameter.
         entry.tensor.copy_(part.view(entry.tensor.shape))
     return module
 
@@ -93,6 +95,7 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     """
     named = _as_named_modules(modules, "flatten")
     layouts = [entries_of(module, name, buffers) for module, name in named]
+    # Compare before allocating (n, d), which may be large.
     for i, entries in enumerate(layouts):
         _check_same(layouts[0], entries, i)
     models = _new_vector(layouts[0], len(layouts))
@@ -134,6 +137,7 @@ def unstack_models(
 
 def _as_named_modules(modules: Iterable[ModuleT], for_one: str) -> list[tuple[ModuleT, str]]:
     """The modules, and their names in error messages."""
+    # A ModuleList or Sequential is a module and iterable: it counts as several modules.
     if isinstance(modules, nn.Module) and not isinstance(modules, Iterable):
         found = describe(modules)
         raise ValueError(f"modules must be several modules, found {found}; {for_one} takes one")
@@ -170,6 +174,7 @@ def _averageable_buffers(module: nn.Module) -> list[Entry]:
 
 def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
     kind, name, x = entry
+    # Lazy layers have no shapes before their first call, meta tensors never have values.
     if isinstance(x, nn.UninitializedParameter | nn.UninitializedBuffer) or x.is_meta:
         raise ValueError(f"{argument} must be initialized, found {kind} {name!r} without values")
     if not x.is_floating_point():
@@ -186,6 +191,7 @@ def _check_length(
     found = len(vector)
     if found == expected:
         return
+    # Name the entry in which the vector ends: it is likely the one that differs.
     end = 0
     place = f"goes on after the last {entries[-1].kind}, {entries[-1].name!r}"
     for kind, name, x in entries:
@@ -201,6 +207,7 @@ def _check_length(
 
 def _check_same(first: list[Entry], entries: list[Entry], index: int) -> None:
     for expected, found in zip_longest(first, entries):
+        # A string holds kind, name, dtype, shape and device. None is a missing entry.
         if expected is None or found is None or str(expected) != str(found):
             raise ValueError(
                 f"modules[{index}] must have the parameters of modules[0], "
@@ -213,6 +220,7 @@ def _check_not_shared(layouts: list[list[Entry]]) -> None:
     first: dict[int, int] = {}
     for i, entries in enumerate(layouts):
         for entry in entries:
+            # All empty tensors have the address 0, and no values to share.
             if not entry.tensor.numel():
                 continue
             # Views of one storage that start elsewhere are not found: no usual module has them.
@@ -237,4 +245,5 @@ def _new_vector(entries: list[Entry], *rows: int) -> Tensor:
 
 def _copy_entries(vector: Tensor, entries: list[Entry]) -> None:
     for part, entry in zip(vector.split(_element_counts(entries)), entries, strict=True):
+        # Views of the vector, so no parameter is copied twice.
         part.view(entry.tensor.shape).copy_(entry.tensor)

@@ -17,7 +17,7 @@ def integer_from(minimum: int) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            number = minimum - 1
+            number = minimum - 1  # too small, so one error covers both mistakes
         if number < minimum:
             raise argparse.ArgumentTypeError(f"must be an integer >= {minimum}, found {text}")
         return number
@@ -31,6 +31,7 @@ def name_from(names: Iterable[str]) -> Callable[[str], str]:
 
     def name(text: str) -> str:
         if text not in known.values():
+            # Compare in lower case, so that the wrong case counts as close.
             close = get_close_matches(text.lower(), known, n=1)
             hint = f"; did you mean {known[close[0]]}?" if close else ""
             expected = f"one of {', '.join(known.values())}"
@@ -45,7 +46,8 @@ def positive(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        number = 0.0
+        number = 0.0  # rejected below
+    # NaN fails both comparisons.
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number > 0, found {text}")
     return number
@@ -58,6 +60,7 @@ def folder(text: str) -> Path:
     except OSError as error:
         found = f"{text}: {error.strerror}"
         raise argparse.ArgumentTypeError(f"must be a folder, found {found}") from error
+    # mkdir accepts an existing folder that is read-only.
     if not os.access(text, os.W_OK | os.X_OK):
         raise argparse.ArgumentTypeError(f"must be a folder that can be written to, found {text}")
     return Path(text)

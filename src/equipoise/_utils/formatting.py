@@ -19,6 +19,7 @@ def vector_hint(x: object, name: str) -> str:
         return "; load a state_dict into a module, and flatten that"
     if isinstance(x, Tensor):
         return "" if x.is_floating_point() else f"; {name}.float() makes one"
+    # The result of a rule has its vector in .model.
     return "; take its .model" if hasattr(x, "model") else f"; torch.tensor({name}) makes one"
 
 
@@ -28,6 +29,7 @@ def as_call(made: Any) -> str:
     >>> eq.Balance(gamma=0.5)
     Balance(gamma=0.5, kappa=1.0, progress=None)
     """
+    # Fields with repr=False are caches, not arguments.
     shown = {field.name: getattr(made, field.name) for field in fields(made) if field.repr}
     return call(type(made).__name__, **shown)
 
@@ -46,4 +48,5 @@ def call(function: str, /, **arguments: Any) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return describe(value)
+    # The repr of a function has its address in memory, which differs from run to run.
     return getattr(value, "__qualname__", None) or repr(value)

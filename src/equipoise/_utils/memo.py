@@ -28,6 +28,7 @@ class Memo:
         self._entries: dict[str, tuple[Any, list[tuple[Tensor, int]]]] = {}
 
     def __reduce__(self) -> tuple[type[Memo], tuple[()]]:
+        # Not trusting, even if this one is: a copy may reach code that modifies the tensors.
         return Memo, ()
 
     def get(self, name: str, sources: tuple[Tensor, ...], compute: Callable[[], ValueT]) -> ValueT:
@@ -43,6 +44,7 @@ class Memo:
         value, versions = entry
         for tensor, version in versions:
             if tensor._version != version:
+                # With a default, because another thread may have dropped the entry.
                 self._entries.pop(name, None)
                 return None
         return value
@@ -51,7 +53,9 @@ class Memo:
         """Cache a value that was computed from the source tensors, and return it."""
         if not self._trusting and any(tensor.is_inference() for tensor in sources):
             return value
+        # A cached tensor is handed out, so it may be modified as well.
         tensors: tuple[Tensor, ...] = (*sources, value) if isinstance(value, Tensor) else sources
+        # Reading the count of an inference tensor raises.
         versions = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
         self._entries[name] = (value, versions)
         return value

@@ -15,6 +15,7 @@ def import_optional(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        # matplotlib.pyplot is a module of the package matplotlib.
         package = module.partition(".")[0]
         advice = f'pip install "equipoise[{extra}]"'
         raise ImportError(f"{package} is not installed: {advice}") from error

@@ -65,7 +65,7 @@ def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
     )
 
 
-def uniform(
+def draw_uniform(
     *shape: int,
     low: float = 0.0,
     high: float = 1.0,
@@ -78,8 +78,8 @@ def uniform(
     spend most of their time. The generator (by default torch's global one) seeds numpy's SFC64,
     whose bits become the mantissa of a number in [1, 2). Rounding may reach ``high``.
 
-    >>> from equipoise._utils.rng import uniform
-    >>> uniform(2, 3, generator=torch.Generator().manual_seed(0)).shape
+    >>> from equipoise._utils.rng import draw_uniform
+    >>> draw_uniform(2, 3, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
     """
     if device is not None and device.type != "cpu":
@@ -87,11 +87,13 @@ def uniform(
         return numbers.mul_(high - low).add_(low)
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device="cpu"))
     count = math.prod(shape)
+    # Each word of 64 bits holds two numbers; one more serves an odd count.
     words = np.random.SFC64(seed).random_raw(count // 2 + 1)
     bits = torch.from_numpy(words.view(np.int32))[:count]
     # Keep 23 random bits of mantissa and set sign and exponent to those of 1.0.
     bits = bits.bitwise_and_(0x007FFFFF).bitwise_or_(0x3F800000)
     numbers = bits.view(torch.float32).view(shape)
+    # The bits already are numbers in this range, which `TrimAttack` draws from.
     if (low, high) == (1.0, 2.0):
         return numbers
     numbers.sub_(1)

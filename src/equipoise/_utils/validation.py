@@ -26,6 +26,7 @@ def describe(x: object) -> str:
     """The dtype and shape of a tensor, or the type of another object, for error messages."""
     if not isinstance(x, Tensor):
         return type(x).__name__
+    # Asking a nested tensor for its shape raises.
     if x.is_nested:
         return "a nested tensor"
     layout = "" if x.layout == torch.strided else f" {str(x.layout).removeprefix('torch.')}"
@@ -48,6 +49,7 @@ def check_count(name: str, value: object, minimum: int, maximum: int | None = No
 
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether ``value`` is an integer of Python or numpy, but not a bool."""
+    # A bool is an int in Python, but True is not a count.
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -58,6 +60,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def check_probability(name: str, value: object) -> None:
     """Raise unless ``value`` is a number from 0 to 1."""
+    # NaN fails the comparison, here and below.
     if not is_number(value) or not 0 <= value <= 1:
         raise ValueError(f"{name} must be a number from 0 to 1, found {value!r}")
 
@@ -84,6 +87,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 def check_callable(name: str, value: object) -> None:
     """Raise unless ``value`` can be called and is not a class."""
+    # A class can be called, too, but passing it instead of an instance is a mistake.
     if isinstance(value, type) or not callable(value):
         found = f"the class {value.__name__}" if isinstance(value, type) else describe(value)
         raise ValueError(f"{name} must be a function, found {found}")
@@ -99,6 +103,7 @@ def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
             close = get_close_matches(name, INPUTS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"rules know {', '.join(INPUTS)}"
             raise TypeError(f"{rule} got an unknown input {name!r}: {hint}")
+    # None is the same as an input that is left out.
     if inputs.get("t") is not None:
         check_count("t", inputs["t"], 0)
     if inputs.get("total") is not None:
@@ -109,6 +114,7 @@ def check_inputs(rule: str, inputs: Mapping[str, Any]) -> None:
 
 def check_range(name: str, ids: Tensor, minimum: int, end: int | None) -> None:
     """Raise unless all ids are in range."""
+    # An empty tensor has no minimum.
     if ids.numel() and (ids.min() < minimum or (end is not None and ids.max() >= end)):
         expected = f"at least {minimum}" if end is None else f"from {minimum} to {end - 1}"
         found = f"{ids.min()}" if ids.min() == ids.max() else f"{ids.min()} to {ids.max()}"
@@ -123,6 +129,7 @@ def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tens
     tensor([ True, False,  True, False])
     """
     if clients is None:
+        # An explicit device, here and elsewhere: torch.set_default_device must not change it.
         return torch.zeros(n, dtype=torch.bool, device="cpu")
     expected = f"a bool mask of shape ({n},) or client ids"
     chosen = as_tensor(clients, f"{name} must be {expected}")
@@ -134,6 +141,7 @@ def as_mask(clients: Clients | None, n: int, *, name: str = "malicious") -> Tens
         raise ValueError(f"{name} must be {expected}, found {describe(chosen)}")
     ids, times = chosen.long().unique(return_counts=True)
     check_range(name, ids, 0, n)
+    # A repeated id is a mistake: the caller counts more clients than there are.
     if len(ids) < len(chosen):
         found = f"client {ids[times > 1][0]} more than once"
         raise ValueError(f"{name} must name every client once, found {found}")
@@ -153,7 +161,7 @@ def as_counts(name: str, value: Any, n: int, device: torch.device) -> Tensor:
     if counts.dim() and counts.shape != (n,):
         expected = f"one number or one per client ({n},)"
         raise ValueError(f"{name} must be {expected}, found {tuple(counts.shape)}")
-    return counts.long().expand(n)
+    return counts.long().expand(n)  # one number is not copied n times, so do not write to it
 
 
 def as_tensor(values: Any, expected: str) -> Tensor:
@@ -161,12 +169,14 @@ def as_tensor(values: Any, expected: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
     try:
+        # A copy in C order, because torch does not take arrays with negative strides.
         array = np.array(values if isinstance(values, np.ndarray) else list(values), order="C")
         return torch.as_tensor(array, device="cpu")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{expected}, found {values!r:.100}") from error
 
 
+# The choices of an option, which are the same for all attacks that have it.
 ALLOWED = {
     "scope": ("receiver", "global"),
     "space": ("model", "update"),
@@ -178,6 +188,7 @@ ALLOWED = {
 }
 
 
+# Numbers that an attack may have. None is a default that depends on the round.
 STRENGTHS = ("epsilon", "z", "start", "tolerance", "factor", "noise", "std")
 
 

@@ -49,6 +49,7 @@ class ClientFacts:
     @cached_property
     def finite(self) -> Tensor:
         """(n,) bool: clients with finite models, before and after local training."""
+        # An update is the difference of both, so both must be finite.
         finite = kernels.are_finite(self.models)
         return finite if self.previous is None else finite & kernels.are_finite(self.previous)
 
@@ -72,7 +73,7 @@ class ClientFacts:
         return self._neighborhoods[key]
 
     def _all_clients(self, members: Tensor) -> Neighborhoods:
-        ids = members.nonzero().T
+        ids = members.nonzero().T  # (1, m): a single neighborhood
         senders = self.malicious.nonzero().flatten()
         return Neighborhoods.of(
             ids,
@@ -80,7 +81,7 @@ class ClientFacts:
             self.central_weights,
             receivers=torch.full_like(self.victims[:1], -1),  # -1 addresses all clients
             senders=senders,
-            edge_rows=torch.zeros_like(senders),
+            edge_rows=torch.zeros_like(senders),  # all edges belong to that neighborhood
             malicious_degree=self.malicious.sum()[None],
         )
 
@@ -89,6 +90,7 @@ class ClientFacts:
         # Empty slots have the sender -1; any valid id will do, because the mask hides them.
         neighbors = topology.senders[self.victims].clamp_min(0)
         mask = topology.mask[self.victims]
+        # nonzero is row-major and senders ascend: edges are sorted by victim, then by sender.
         edge_rows, slots = (mask & self.malicious[neighbors]).nonzero(as_tuple=True)
         senders = neighbors[edge_rows, slots]
         present = mask & members[neighbors]

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.kernels import compute_dtype, weighted_sums
 from equipoise.rules import uniform
 
-ValueT = TypeVar("ValueT")
+CachedT = TypeVar("CachedT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +98,9 @@ class Neighborhoods:
 
         return self.cached(f"{name} {vectors.dtype}", prepare)(vectors)
 
-    def cached(self, name: str, compute: Callable[[], ValueT]) -> ValueT:
+    def cached(self, name: str, compute: Callable[[], CachedT]) -> CachedT:
         """Return the value stored under this name; compute it first if there is none."""
         if name not in self._cache:
             self._cache[name] = compute()
-        value: ValueT = self._cache[name]
+        value: CachedT = self._cache[name]
         return value

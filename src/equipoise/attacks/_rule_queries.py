@@ -33,6 +33,7 @@ class RuleQueries:
         """Return the lies of strength gamma (a,)."""
         strength = gamma.to(self.start.dtype)[:, None]
         rows = torch.addcmul(self.start, self.direction, strength, value=-1)
+        # Rounded to the dtype of the models, as victims receive it: that may decide acceptance.
         return Lies(*self.benign.lies_per_victim(rows.to(self.known.models.dtype)))
 
     def outcome(self, gamma: Tensor) -> Aggregated:
@@ -66,7 +67,7 @@ class RuleQueries:
         used = (weights > 0) | ~_rows_with_weights(weights)[:, None]
         malicious = topology.mask & known.malicious_mask[topology.senders.clamp_min(0)]
         malicious = malicious[known.victims]
-        all_lies = (used | ~malicious).all(1)
+        all_lies = (used | ~malicious).all(1)  # benign messages do not matter
         selected_lie = (used.sum(1) == 1) & (used & malicious).any(1)
         accepted = all_lies | selected_lie
         return accepted if len(self.start) == len(accepted) else accepted.all()[None]
@@ -90,9 +91,10 @@ class RuleQueries:
         """
         own = self.known.models[self.known.victims].to(self.start.dtype)
         own = own if len(own) == len(self.start) else own.mean(0, keepdim=True)
+        # The minimum of |start - gamma * direction - own|^2, where its derivative is 0.
         along = ((self.start - own) * self.direction).sum(1, dtype=torch.float64)
         square = kernels.norms(self.direction).square()
-        return (along / square).where(square > 0, 0.0).clamp_min(0)
+        return (along / square).where(square > 0, 0.0).clamp_min(0)  # never against the direction
 
 
 def require_single_exchange(rule: object) -> Aggregator:

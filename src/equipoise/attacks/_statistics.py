@@ -57,12 +57,13 @@ class Observed:
     ) -> Observed:
         """Collect the vectors that an attack observes."""
         neighborhoods = known._neighborhoods(scope, include_malicious)
-        vectors = known.models.index_select(0, neighborhoods.clients)
+        vectors = known.models.index_select(0, neighborhoods.clients)  # a copy, modified below
         origin = None
         if space == "update":
             previous = known.require_previous(attack)
             vectors -= previous.index_select(0, neighborhoods.clients)
             if scope == "global":
+                # One lie for all victims cannot start from the model of each.
                 origin = previous[known.finite_benign].mean(0, keepdim=True)
             else:
                 origin = previous.index_select(0, known.victims)
@@ -130,6 +131,7 @@ class Observed:
         receivers = self.neighborhoods.receivers
         if self.origin is not None:
             rows = rows.add_(self.origin)
+        # Sender -1: every malicious neighbor of the receiver sends this row.
         return UncheckedLies(rows, torch.full_like(receivers, -1), receivers)
 
     def lies_per_edge(self, rows: Tensor) -> UncheckedLies:

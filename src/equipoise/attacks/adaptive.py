@@ -82,8 +82,10 @@ class Adaptive:
         check_options(self)
         if self.rule is not None:
             require_single_exchange(self.rule)
+        # A single lie cannot start from the own model of each victim.
         if self.center == "own" and self.scope == "global":
             raise ValueError("scope must be 'receiver' for center='own', found 'global'")
+        # Otherwise the literal search would not end before its step underflows, if at all.
         if not (self.start > 0 and self.tolerance > 0):
             raise ValueError(
                 f"start and tolerance must be > 0, found {self.start} and {self.tolerance}"
@@ -101,22 +103,26 @@ class Adaptive:
             projected = in_subspace(known)
         if projected is None:
             return queries.lies(self._gamma(queries))
+        # Search with n numbers per client; only the final lies have d of them.
         small = self._queries(projected)
         gamma = self._gamma(small)
         if self.mode == "max":
             # Lies in the dtype of the models are rounded, which may decide at the limit.
             accepted = queries.accepted(queries.outcome(gamma))
             if not torch.equal(accepted, small.accepted(small.outcome(gamma))):
+                # The rule decides differently on the full models, so search there.
                 gamma = self._gamma(queries)
         return queries.lies(gamma)
 
     def _queries(self, known: Knowledge) -> RuleQueries:
         rule = require_single_exchange(self.rule or known.rule)
+        # Statistics in the dtype of the arithmetic; the rule is queried in that of the models.
         wide = known._widened()
         benign = Observed.of(wide, self, self.scope)
         if self.center == "mean":
             start = benign.mean()
         else:
+            # Relative to the center, as the mean is.
             own = wide.models[benign.neighborhoods.receivers]
             start = own.to(benign.center.dtype) - benign.center
         direction = perturbation_of(self.perturbation, benign, start)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from equipoise.attacks.knowledge import Knowledge
 
 
+# Checked by the presence of the method: an attack need not inherit from a protocol. A class
+# with both methods satisfies both.
 @runtime_checkable
 class DataAttack(Protocol):
     """An attack on a malicious client's training data; it then trains and sends as usual."""

@@ -55,7 +55,7 @@ class Backdoor:
 
     trigger: Trigger
     target: int = 0
-    scale: float | None = None
+    scale: float | None = None  # n, which only a round has
     space: Space = "model"
 
     def __post_init__(self) -> None:
@@ -63,6 +63,7 @@ class Backdoor:
         if not isinstance(self.trigger, Trigger):
             raise ValueError(f"trigger must be a Trigger, found {type(self.trigger).__name__}")
         try:
+            # A plain int: tensors are hashed by identity, so equal attacks would differ.
             object.__setattr__(self, "target", index(self.target))
         except TypeError as error:
             raise ValueError(f"target must be an integer label, found {self.target!r}") from error
@@ -75,6 +76,7 @@ class Backdoor:
     ) -> tuple[Tensor, Tensor]:
         """Append a copy of all examples (b, ...) with trigger and target label: (2 b, ...)."""
         check_examples(x, y, self.target)
+        # The clean examples stay, so that the model remains accurate without the trigger.
         stamped = self.trigger.stamp(x)
         return torch.cat([x, stamped]), torch.cat([y, torch.full_like(y, self.target)])
 
@@ -87,6 +89,8 @@ class Backdoor:
         senders = known.malicious_mask.nonzero().flatten()
         if not len(senders):
             return None
+        # A factor of n makes up for an average over n clients: the model replacement of
+        # Bagdasaryan et al.
         scale = len(known.models) if self.scale is None else self.scale
         rows = known.models[senders]  # a copy, so it may be scaled in place
         if self.space == "model":
@@ -94,4 +98,4 @@ class Backdoor:
         else:
             previous = known.require_previous(self)[senders]
             rows.sub_(previous).mul_(scale).add_(previous)
-        return Lies(rows, senders, torch.full_like(senders, -1))
+        return Lies(rows, senders, torch.full_like(senders, -1))  # -1: to all receivers

@@ -40,6 +40,7 @@ class Window:
         _check_attacks(self.attack)
         check_count("start", self.start, 0)
         check_count("stop", self.stop, 0)
+        # start == stop is valid: an empty window, in which nothing is attacked.
         if not 0 <= self.start <= self.stop:
             raise ValueError(
                 "start and stop must be rounds, 0 <= start <= stop, "
@@ -52,6 +53,7 @@ class Window:
 
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
         """Return the data attacks on a client, in rounds of the window."""
+        # Without a round, return the attacks of any round.
         return poisoners(self.attack, client, t) if t is None or self.active(t) else ()
 
     def poison(
@@ -69,6 +71,7 @@ class Window:
                 f"attack must have a method poison, found {describe(self.attack)}, which may "
                 "differ from client to client; use poisoners(attack, client, t)"
             )
+        # An attack on messages only.
         return x, y
 
     def forge(self, known: Knowledge) -> Lies | None:
@@ -99,6 +102,7 @@ class OnlyClients:
 
     def __post_init__(self) -> None:
         _check_attacks(self.attack)
+        # Ids instead of a mask or tensor, so that equal attacks compare equal.
         object.__setattr__(self, "clients", _as_ids(self.clients))
 
     def poisoners(self, client: int, t: int | None) -> tuple[DataAttack, ...]:
@@ -111,7 +115,7 @@ class OnlyClients:
         # Even without lies, an id beyond the clients of the graph is an error.
         chosen = as_mask(self.clients, len(known.models), name="clients")
         edges = _malicious_edges(known)
-        kept = edges[chosen.to(edges.device)[edges[:, 0]]]
+        kept = edges[chosen.to(edges.device)[edges[:, 0]]]  # (e, 2): sender, receiver
         return None if lies is None or not len(kept) else lies.along(kept)
 
 
@@ -148,8 +152,10 @@ class InModelSpace:
         if not isinstance(self.attack, MessageAttack):
             return None
         origin = known.origin
+        # Without an origin, the rule exchanges models already.
         if origin is None:
             return self.attack.forge(known)
+        # Present the round as if models were exchanged: base plus update.
         models = replace(known, models=origin + known.models, previous=origin, origin=None)
         lies = self.attack.forge(models)
         if lies is None:
@@ -175,6 +181,7 @@ class Combined:
 
     attacks: tuple[Attack, ...]
 
+    # A generated constructor would take one tuple, not any number of attacks.
     def __init__(self, *attacks: Attack) -> None:
         _check_attacks(*attacks)
         object.__setattr__(self, "attacks", attacks)
@@ -229,6 +236,7 @@ def _may_poison(attack: Attack) -> bool:
         return any(map(_may_poison, attack.attacks))
     if isinstance(attack, Window | OnlyClients | InModelSpace):
         return _may_poison(attack.attack)
+    # A combination that is defined elsewhere has a method poisoners.
     return isinstance(attack, DataAttack) or hasattr(attack, "poisoners")
 
 
@@ -236,11 +244,13 @@ def _as_ids(clients: Clients) -> tuple[int, ...]:
     """Return client ids, ascending. Unlike a mask or a tensor, they can be compared and hashed."""
     expected = "clients must be a bool mask of shape (n,) or client ids"
     chosen = as_tensor(clients, expected)
+    # An empty list becomes a tensor of floats, but is a valid set of ids.
     if chosen.dim() != 1 or (chosen.is_floating_point() and chosen.numel()):
         raise ValueError(f"{expected}, found {describe(chosen)}")
     if chosen.dtype == torch.bool:
         return tuple(chosen.nonzero().flatten().tolist())
     ids, times = chosen.long().unique(return_counts=True)
+    # The number of clients is not known yet; forge checks the upper end.
     check_range("clients", ids, 0, None)
     if len(ids) < len(chosen):
         repeated = ids[times > 1][0]

@@ -59,16 +59,19 @@ class Dissensus:
         """(v, k) epsilon times the weight of each benign neighbor over the malicious weight."""
         them = known._neighborhoods("receiver")
         victims = known.victims
+        # Equal weights cancel in the equation, up to the number of malicious neighbors.
         if self.weights == "uniform":
             return self.epsilon / them.malicious_degree.double()[:, None] * them.present
-        degrees = known.topology.degrees.to(victims.device)
+        degrees = known.topology.degrees.to(victims.device)  # in-degrees
 
         def metropolis(receivers: Tensor, senders: Tensor) -> Tensor:
             return 1 / (1 + torch.maximum(degrees[receivers], degrees[senders]).double())
 
+        # (v,) the denominator; a victim may have several malicious neighbors.
         malicious = torch.zeros(len(victims), dtype=torch.float64, device=victims.device)
         edges = metropolis(victims[them.edge_rows], them.senders)
         malicious.index_add_(0, them.edge_rows, edges)
+        # (v, k) the numerator. A victim that observes itself adds W_ii (w_i - w_i) = 0.
         benign = metropolis(victims[:, None], them.clients[them.slots]).where(them.present, 0)
         return self.epsilon * benign / malicious[:, None]
 

@@ -36,7 +36,7 @@ class FeatureNoise:
     (torch.Size([2, 3]), tensor([0, 1]))
     """
 
-    std: float = math.sqrt(1000)
+    std: float = math.sqrt(1000)  # the paper's variance of 1,000
 
     def __post_init__(self) -> None:
         if not is_finite(self.std) or self.std < 0:
@@ -49,8 +49,10 @@ class FeatureNoise:
 
         The default is torch's global generator. A generator on another device draws there.
         """
+        # Integers, such as the bytes of images, cannot hold this noise.
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"x must be a tensor of floating-point features, found {describe(x)}")
+        # torch draws on the device of the generator only; the noise then moves to the examples.
         device = x.device if generator is None else generator.device
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
         return noise.mul_(self.std).to(x.device), y

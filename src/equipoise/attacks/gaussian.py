@@ -42,4 +42,4 @@ class Gaussian:
         if not len(senders):
             return None
         rows = known.randn(len(senders), known.models.shape[1], std=self.std)
-        return Lies(rows, senders, torch.full_like(senders, -1))
+        return Lies(rows, senders, torch.full_like(senders, -1))  # -1: to all receivers

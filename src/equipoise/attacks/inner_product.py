@@ -42,7 +42,9 @@ class IPM:
     def forge(self, known: Knowledge) -> UncheckedLies:
         """Return one row per victim, or one for all."""
         benign = Observed.of(known, self, self.scope, self.space)
+        # Observed vectors are relative to the center; the lie scales the whole mean.
         mean = benign.mean().add_(benign.center)
+        # In update space this adds the victim's model before the round.
         return benign.lies_per_victim(mean.mul_(-self.epsilon))
 
 
@@ -59,4 +61,4 @@ class SignFlip(IPM):
     tensor([[-2.]])
     """
 
-    epsilon: float = 1.0
+    epsilon: float = 1.0  # the lie is as long as the mean, so its norm does not give it away

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import as_call
-from equipoise._utils.rng import device_of, uniform
+from equipoise._utils.rng import device_of, draw_uniform
 from equipoise._utils.validation import Clients, as_mask, describe, is_floating
 from equipoise.attacks._facts import ClientFacts, Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
@@ -55,6 +55,7 @@ class Knowledge:
     origin: Tensor | None = None
     _facts: ClientFacts = field(init=False, repr=False)
 
+    # Tensors appear by dtype and shape: a round may hold millions of numbers.
     __repr__ = as_call
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class Knowledge:
             raise ValueError(f"models must be {expected}, found {describe(models)}")
         if not models.shape[1]:
             raise ValueError("models must have parameters, found none")
+        # Compare dtype and shape, which a description consists of.
         for name in ("previous", "origin"):
             other = getattr(self, name)
             if other is not None and describe(other) != describe(models):
@@ -77,12 +79,14 @@ class Knowledge:
         malicious = as_mask(self.malicious, n).to(models.device, copy=True)
         object.__setattr__(self, "malicious", malicious)
         object.__setattr__(self, "inputs", _copied(self.inputs))
+        # Facts come from whole models, before an attack looks at a block of columns.
         facts = ClientFacts(models, self.previous, self.topology, malicious)
         object.__setattr__(self, "_facts", facts)
 
     @property
     def malicious_mask(self) -> Tensor:
         """(n,) bool: the malicious clients."""
+        # The field `malicious` has a wider type, because the constructor also takes ids.
         return self._facts.malicious
 
     @property
@@ -128,7 +132,7 @@ class Knowledge:
 
     def _widened(self) -> Knowledge:
         """Convert to the dtype of the arithmetic."""
-        wide = compute_dtype(self.models)
+        wide = compute_dtype(self.models)  # `to` copies nothing if the models have it already
         return self._with_vectors(
             self.models.to(wide),
             None if self.previous is None else self.previous.to(wide),
@@ -139,6 +143,7 @@ class Knowledge:
         self, models: Tensor, previous: Tensor | None = None, origin: Tensor | None = None
     ) -> Knowledge:
         """Copy with other vectors; the facts about the clients stay those of the whole models."""
+        # Not dataclasses.replace, which would validate again and forget the facts.
         view = copy(self)
         object.__setattr__(view, "models", models)
         object.__setattr__(view, "previous", previous)
@@ -162,7 +167,8 @@ class Knowledge:
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Draw uniform noise in [low, high), in the dtype and on the device of the models."""
         device = device_of(self.generator, self.models.device)
-        noise = uniform(*shape, low=low, high=high, generator=self.generator, device=device)
+        # `draw_uniform` draws float32 as well, so the noise is the same in every dtype.
+        noise = draw_uniform(*shape, low=low, high=high, generator=self.generator, device=device)
         return noise.to(self.models)
 
 
@@ -171,6 +177,7 @@ def _copied(inputs: RoundInputs) -> RoundInputs:
     copied = inputs.copy()
     for name in ("tolerated", "samples"):
         value = inputs.get(name)
+        # Plain numbers cannot be modified, so only tensors need a copy.
         if isinstance(value, Tensor):
             copied[name] = value.clone()
     return copied

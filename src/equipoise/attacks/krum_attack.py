@@ -73,6 +73,8 @@ class KrumAttack:
         everyone = Observed.of(known, self, self.scope, self.space, include_malicious=True)
         benign = Observed.of(known, self, self.scope, self.space)
         base = self._base(known, benign)
+        # Krum's choice before the attack, among the models of benign and malicious neighbors. No
+        # warnings: the attack exceeds Krum's guarantee on purpose.
         with without_warnings():
             tolerated = everyone.neighborhoods.malicious_degree
             chosen = Krum()(everyone.mean(), everyone.inbox, tolerated=tolerated).model
@@ -98,6 +100,7 @@ class KrumAttack:
         previous = known.require_previous(self)
         if self.scope == "receiver":
             return previous[known.victims] - benign.center
+        # One lie for all victims starts from the mean of all benign models.
         return previous[known.finite_benign].mean(0, keepdim=True) - benign.center
 
     def _strength(
@@ -110,6 +113,7 @@ class KrumAttack:
         step = kernels.norms(direction).square()
         along = slopes(direction, base, inbox)
         result = torch.ones(inbox.n, dtype=torch.float64, device=base.device)
+        # Groups of victims with equally many messages, so that each fits into dense tensors.
         for group, squares in kernels.message_distances(base, inbox):
             victims = group.receivers
             places = (victims[:, None], group.columns)
@@ -142,6 +146,7 @@ class KrumAttack:
     ) -> UncheckedLies:
         """Replace lies to victims with at most two neighbors by the senders' negated vectors."""
         them = benign.neighborhoods
+        # A victim that observes itself has no benign neighbor.
         degree = them.counts.masked_fill(them.alone, 0) + them.malicious_degree
         negated = (degree <= NO_CHOICE)[them.edge_rows] & known._facts.finite[them.senders]
         if not negated.any():
@@ -150,6 +155,7 @@ class KrumAttack:
         edge_rows = them.edge_rows[negated]
         rows = -known.models[senders]
         if benign.origin is not None:
+            # Negate the sender's update, and add it to the victim's model.
             rows += known.require_previous(self)[senders] + benign.origin[edge_rows]
         negations = UncheckedLies(rows, senders, them.receivers[edge_rows])
         kept = ~negated

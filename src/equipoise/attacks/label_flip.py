@@ -83,11 +83,14 @@ def _replace(y: Tensor, pairs: Pairs) -> Tensor:
 
 def _shift(y: Tensor, offset: float) -> Tensor:
     if isinstance(y, Tensor) and y.is_floating_point():
+        # Regression: targets are real numbers.
         return y + offset
     check_integers("y", y)
     step = math.floor(offset)
+    # A fraction would be cut off when the sum returns to the dtype of the labels.
     if step != offset:
         raise ValueError(f"offset must be a whole number for integer labels, found {offset}")
+    # Adding is monotone, so the extremes stand for all labels.
     for extreme in (y.min(), y.max()) if y.numel() else ():
         check_fits("y + offset", int(extreme) + step, y.dtype)
     # Through int64: a negative offset does not fit into an unsigned dtype.
@@ -98,11 +101,13 @@ def _as_pairs(mapping: Mapping[int, int] | Iterable[tuple[int, int]]) -> Pairs:
     """Return the (old, new) labels, sorted. Unlike a dictionary, they can be hashed."""
     try:
         listed = mapping.items() if isinstance(mapping, Mapping) else mapping
+        # index, not int, which would cut 3.7 down to the label 3.
         pairs = sorted((index(old), index(new)) for old, new in listed)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"mapping must be from integer labels to integer labels, found {mapping!r:.100}"
         ) from error
+    # Sorted, so equal labels are adjacent. Pairs may repeat a label, unlike a dictionary.
     for (old, _), (again, _) in pairwise(pairs):
         if old == again:
             raise ValueError(f"mapping must name every label once, found {old} more than once")

@@ -37,7 +37,7 @@ class LIE:
     tensor([[1.]])
     """
 
-    z: float | None = None
+    z: float | None = None  # it depends on n and f, which only a round has
     sign: Literal[-1, 1] = -1
     scope: Scope = "receiver"
     space: Space = "model"
@@ -51,8 +51,10 @@ class LIE:
     def forge(self, known: Knowledge) -> UncheckedLies:
         """Return one row per victim, or one for all."""
         benign = Observed.of(known, self, self.scope, self.space)
+        # From all clients, because a small neighborhood would give 0 or less.
         z = lie_z_max(len(known.models), known.malicious_count) if self.z is None else self.z
         mean = benign.mean()
+        # A deviation does not depend on the center; the mean does.
         rows = mean.add_(benign.deviation(mean), alpha=self.sign * z)
         return benign.lies_per_victim(rows.add_(benign.center))
 
@@ -63,6 +65,7 @@ def lie_z_max(n: int, malicious: int) -> float:
     >>> round(eq.attacks.lie_z_max(20, 4), 3)
     0.157
     """
+    # s: the benign clients that malicious ones need on their side for a majority.
     supporters = n // 2 + 1 - malicious
     share = (n - malicious - supporters) / max(1, n - malicious)
     # Outside of (0, 1), malicious clients are a majority and need not hide.

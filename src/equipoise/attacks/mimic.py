@@ -37,8 +37,10 @@ class Mimic:
         """Return one row for all receivers."""
         if not known._is_feasible:
             return None
+        # The same client in every round, as long as its model is finite.
         target = int(known.finite_benign.nonzero()[0]) if self.target is None else self.target
         n = len(known.models)
+        # A malicious target would be no attack: the clients would send benign models.
         if not 0 <= target < n or known.malicious_mask[target]:
             raise ValueError(f"target must be a benign client from 0 to {n - 1}, found {target}")
         # A copy: lies must not share memory with the models.

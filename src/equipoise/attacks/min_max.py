@@ -40,6 +40,7 @@ class MinMax(BoundedPerturbation):
         square = rays.square[:, None]
         # At gamma = 0 every inequality holds, so a negative discriminant is rounding.
         discriminant = rays.slope.square() + square * (bound[:, None] - rays.distance)
+        # For each vector, the larger root of square gamma^2 - 2 slope gamma + distance = bound.
         roots = (rays.slope + discriminant.clamp_min(0).sqrt()) / square
         smallest = roots.where(rays.present, torch.inf).amin(1).clamp_min(0)
         # 0 / 0 for a direction of zeros, inf without vectors: the lie is the mean.

@@ -36,6 +36,8 @@ class MinSum(BoundedPerturbation):
     def _gamma(self, benign: Observed, rays: Rays) -> Tensor:
         """Return the root of one quadratic inequality; the slopes sum to zero at the mean."""
         bound = distance_bounds(benign, rays, lambda squares: squares.sum(2).amin(1))
+        # For c vectors, c square gamma^2 + sum of distances <= bound. The mean minimizes that sum,
+        # so a negative slack is rounding.
         slack = (bound - rays.distance.sum(1)).clamp_min(0)
         gamma = (slack / (benign.inbox.counts * rays.square)).sqrt()
         # 0 / 0 for a direction of zeros, x / 0 without vectors: the lie is the mean.

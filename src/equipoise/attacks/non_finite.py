@@ -30,11 +30,13 @@ class NonFinite:
     value: float = math.nan
 
     def __post_init__(self) -> None:
+        # Accept any real type, such as a numpy scalar, but not a string like "nan".
         if not isinstance(self.value, Real) or is_finite(self.value):
             raise ValueError(f"value must be NaN or infinite, found {self.value!r}")
 
     def forge(self, known: Knowledge) -> Lies | None:
         """Return one row for all receivers."""
-        if not len(known.victims):
+        if not len(known.victims):  # lies would reach only malicious clients
             return None
+        # One row for all edges: a row per client would take the memory of all models.
         return Lies.to_all(torch.full_like(known.models[0], self.value))

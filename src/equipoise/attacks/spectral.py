@@ -12,8 +12,8 @@ from equipoise.attacks.knowledge import Knowledge
 from equipoise.kernels import block, column_blocks, compute_dtype, new_output
 from equipoise.messages import Lies
 
-# Columns per block: 8192 float32 values of one client, 32 KiB, fill a first-level cache.
-BLOCK = 8192
+# 8192 float32 values of one client, 32 KiB, fill a first-level cache.
+BLOCK_COLUMNS = 8192
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,12 @@ class Spectral:
         n, d = known.models.shape
         victims = known.victims
         benign = known.finite_benign.nonzero().flatten()
+        # (b, b) edges among the benign clients with finite models.
         adjacency = known.topology.adjacency().to(benign.device)[benign[:, None], benign]
         phi = torch.zeros(n, dtype=compute_dtype(known.models), device=known.models.device)
         phi[benign] = fiedler_vector(adjacency).to(phi.dtype)
         rows = new_output(known.models, len(victims), d)
-        for part in column_blocks(d, BLOCK):
+        for part in column_blocks(d, BLOCK_COLUMNS):
             models = block(known.models, part)
             # phi is orthogonal to constants, so the mean contributes only rounding: subtract it.
             mode = phi[benign] @ (models[benign] - models[benign].mean(0))

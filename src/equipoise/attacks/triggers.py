@@ -26,6 +26,7 @@ class Trigger(ABC):
         """Return a marked copy of a batch of examples; ``x``, also if a view, is unchanged."""
 
     def __or__(self, other: Trigger) -> Chain:
+        # Returning NotImplemented makes Python raise its usual TypeError.
         return Chain((self, other)) if isinstance(other, Trigger) else NotImplemented
 
 
@@ -53,6 +54,7 @@ class PixelPattern(Trigger):
 
     def __post_init__(self) -> None:
         _check_value(self.value)
+        # Tuples of ints can be hashed; lists and tensors cannot.
         object.__setattr__(self, "pixels", _as_pixels(self.pixels))
 
     def stamp(self, x: Tensor) -> Tensor:
@@ -66,6 +68,7 @@ class PixelPattern(Trigger):
                 f"x must hold images of at least {max(rows) + 1} x {max(columns) + 1} pixels for "
                 f"this pattern, found {height} x {width}"
             )
+        # One mask for all images and channels; masked_fill copies x.
         mask = torch.zeros(height, width, dtype=torch.bool, device=x.device)
         mask[rows, columns] = True
         return x.masked_fill(mask, self.value)
@@ -96,6 +99,7 @@ class EveryNth(Trigger):
     def stamp(self, x: Tensor) -> Tensor:
         """Mark feature vectors of shape (b, features)."""
         _check_features(x, "feature vectors of shape (b, features)", minimum=2, maximum=2)
+        # Without a marked feature there would be no trigger.
         if x.shape[1] < self.n:
             raise ValueError(f"x must have at least n = {self.n} features, found {x.shape[1]}")
         marked = torch.arange(self.n - 1, x.shape[1], self.n, device=x.device)
@@ -124,7 +128,7 @@ class Chain(Trigger):
     def stamp(self, x: Tensor) -> Tensor:
         """Mark a batch of examples with every trigger."""
         for trigger in self.triggers:
-            x = trigger.stamp(x)
+            x = trigger.stamp(x)  # a copy each time, so the argument is unchanged
         return x
 
 
@@ -138,6 +142,7 @@ def targeted(x: Tensor, y: Tensor, trigger: Trigger, target: int) -> Tensor:
     tensor([[1., 0.]])
     """
     check_examples(x, y, target)
+    # Select first, because stamping copies the examples.
     return trigger.stamp(x[y != target])
 
 
@@ -160,12 +165,14 @@ def attack_success_rate(
     1.0
     """
     stamped = targeted(x, y, trigger, target)
+    # The rate would be 0 / 0.
     if not len(stamped):
         raise ValueError(
             f"y must have labels other than the target {target}, found none among {len(y)}"
         )
     predictions = predict(stamped)
     check_integers("predict(x)", predictions)
+    # Scores (c, classes) instead of labels would count every class.
     if predictions.shape != (len(stamped),):
         raise ValueError(
             f"predict(x) must be of shape ({len(stamped)},), found {describe(predictions)}"
@@ -175,6 +182,7 @@ def attack_success_rate(
 
 def check_examples(x: Tensor, y: Tensor, target: int) -> None:
     """Raise unless ``y`` holds one integer label per example and its dtype can hold ``target``."""
+    # In this order: only integer dtypes have the range that the target must fit.
     check_integers("y", y)
     check_fits("target", target, y.dtype)
     if y.shape != x.shape[:1]:
@@ -184,6 +192,7 @@ def check_examples(x: Tensor, y: Tensor, target: int) -> None:
 
 
 def _check_features(x: Tensor, expected: str, minimum: int, maximum: float = math.inf) -> None:
+    # In bytes from 0 to 255, the default value of 1 would be almost black.
     is_floating = isinstance(x, Tensor) and x.is_floating_point()
     if not is_floating or not minimum <= x.dim() <= maximum:
         raise ValueError(f"x must be floating-point {expected}, found {describe(x)}")
@@ -197,9 +206,11 @@ def _check_value(value: float) -> None:
 def _as_pixels(pixels: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     expected = "pixels must be one or more (row, column) pairs of integers >= 0"
     try:
+        # index, not int, which would cut 0.5 down to 0.
         pairs = tuple((index(row), index(column)) for row, column in pixels)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{expected}, found {pixels!r:.100}") from error
+    # A negative index would count from the lower right corner and depend on the image size.
     if not pairs or min(min(pair) for pair in pairs) < 0:
         raise ValueError(f"{expected}, found {pixels!r:.100}")
     return pairs

@@ -65,6 +65,7 @@ class TrimAttack:
         is_group = self.form == "group"
         observed = Observed.of(known, self, self.scope, self.space, include_malicious=is_group)
         mean = observed.mean().add_(observed.center)
+        # s. In update space, the mean is the mean update.
         if is_group or self.space == "update":
             sign = mean.sign()
         else:
@@ -90,7 +91,9 @@ class TrimAttack:
 
         The two parts are computed without a mask, which would take longer than the arithmetic.
         """
+        # 1 where s x < 0 and 0 where s x > 0. It is 0.5 where s x = 0, but then both parts are 0.
         is_negative = extreme.sign().mul_(-0.5).add_(0.5)
+        # From s x back to x, because s^2 = 1; 0 where s = 0.
         extreme.mul_(sign)
         multiplied = is_negative.mul_(extreme)
         divided = extreme.sub_(multiplied)
@@ -98,7 +101,7 @@ class TrimAttack:
             return multiplied.mul_(self.factor).add_(divided, alpha=1 / self.factor)
         # One r per malicious client and coordinate: a client sends all victims the same factor.
         r = known.rand(known.malicious_count, extreme.shape[1], low=1.0, high=self.factor)
-        rows = multiplied.index_select(0, them.edge_rows)
+        rows = multiplied.index_select(0, them.edge_rows)  # (e, d)
         rows.mul_(r.index_select(0, them.sender_ranks))
         divided = divided.index_select(0, them.edge_rows)
         return rows.addcmul_(divided, r.reciprocal_().index_select(0, them.sender_ranks))
@@ -114,6 +117,7 @@ class TrimAttack:
         near = torch.lerp(mean, extreme.mul_(sign), sign.abs_())
         if not self.random:
             return near.add_(way)
+        # As above, one share per malicious client and coordinate.
         share = known.rand(known.malicious_count, extreme.shape[1])
         share = share.index_select(0, them.sender_ranks)
         way = way.index_select(0, them.edge_rows)

@@ -21,6 +21,7 @@ class Zero:
 
     def forge(self, known: Knowledge) -> Lies | None:
         """Return one row for all receivers."""
-        if not len(known.victims):
+        if not len(known.victims):  # lies would reach only malicious clients
             return None
+        # One row for all edges: a row per client would take the memory of all models.
         return Lies.to_all(torch.zeros_like(known.models[0]))

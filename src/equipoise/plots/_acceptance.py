@@ -10,7 +10,7 @@ import numpy as np
 from equipoise.plots._style import (
     BENIGN,
     MALICIOUS,
-    Array,
+    AnyArray,
     axes_for,
     check_history,
     label_axes,
@@ -41,6 +41,7 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     [[100.0, 100.0], [25.0, 25.0]]
     """
     check_history(history)
+    # Fixed colors, dashes and markers: a figure with one side only must not show it as the other.
     sides = {"benign": (BENIGN, "-", "o"), "malicious": (MALICIOUS, "--", "s")}
     recorded = [side for side in sides if any(f"accepted_{side}" in one.values for one in history)]
     if not recorded:
@@ -66,10 +67,11 @@ def acceptance_over_rounds(history: History, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _summarize_spans(rounds: list[int], rates: list[float]) -> Array:
+def _summarize_spans(rounds: list[int], rates: list[float]) -> AnyArray:
     """Return (4, spans): the mean round, and the minimum, mean and maximum of the known rates."""
     pairs = [pair for pair in zip(rounds, rates, strict=True) if not math.isnan(pair[1])]
     known = np.array(pairs).reshape(-1, 2)  # (0, 2) if there are none
+    # Spans differ by at most one round in length.
     spans = np.array_split(known, min(SPANS, max(len(known), 1)))
     table = [
         (span[:, 0].mean(), span[:, 1].min(), span[:, 1].mean(), span[:, 1].max())

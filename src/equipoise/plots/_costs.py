@@ -40,21 +40,16 @@ def cost_bars(
     if axes is None:
         size = (COLUMN, 0.6 + 0.15 * len(histories))
         _, axes = pyplot().subplots(1, 2, figsize=size, sharey=True, layout="constrained")
-    sent, took = _check_pair(axes)
+    # ``_draw_bars`` checks that both elements are axes.
+    if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
+        raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
+    sent, took = axes
     summaries = [history.summary() for history in histories.values()]
     sizes = [summary.get("bytes", math.nan) for summary in summaries]
     _draw_bars(sent, names, sizes, BYTES, "sent per client\nand round")
     times = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
     _draw_bars(took, names, times, SECONDS, "aggregation\nper round")
     took.tick_params(labelleft=False)
-    return sent, took
-
-
-def _check_pair(axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
-    """Raise unless ``axes`` has two elements; ``axes_for`` checks each of them."""
-    if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
-        raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
-    sent, took = axes
     return sent, took
 
 
@@ -65,9 +60,8 @@ def _draw_bars(
     axes_for(ax, 0)
     # Zero and non-finite values cannot set a unit or a scale.
     known = [x for x in values if math.isfinite(x) and x > 0] or [1.0]
-    # The largest unit in which the longest bar is at least 1. Both tables of units are ascending.
-    unit = [unit for unit in units if units[unit] <= max(known)][-1:] or [*units][:1]
-    scale = units[unit[0]]
+    unit = _unit_for(max(known), units)
+    scale = units[unit]
     lengths = [x / scale if math.isfinite(x) else 0.0 for x in values]
     ax.barh(range(len(names)), lengths, height=0.7, color=BENIGN)
     _set_width(ax, min(known) / scale, max(known) / scale)
@@ -79,7 +73,14 @@ def _draw_bars(
     ax.set_ylim(len(names) - 0.4, -0.6)  # upside down: the first history is on top
     # Longer names need smaller letters to leave room for the bars.
     ax.tick_params(axis="y", length=0, labelsize=7 if max(map(len, names)) <= 20 else 6)
-    ax.set_xlabel(f"{label} ({unit[0]})", fontsize=7, labelpad=2)
+    ax.set_xlabel(f"{label} ({unit})", fontsize=7, labelpad=2)
+
+
+def _unit_for(longest: float, units: Mapping[str, float]) -> str:
+    """Return the largest unit in which the longest bar is at least 1, or the smallest unit."""
+    smallest, *others = units
+    # Both tables of units are ascending.
+    return next((unit for unit in reversed(others) if units[unit] <= longest), smallest)
 
 
 def _set_width(ax: Axes, low: float, high: float) -> None:

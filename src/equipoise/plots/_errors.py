@@ -11,8 +11,8 @@ import numpy as np
 from equipoise.plots._style import (
     BENIGN,
     GREY,
-    LABELS,
-    Array,
+    METRIC_LABELS,
+    AnyArray,
     axes_for,
     check_histories,
     check_history,
@@ -66,37 +66,38 @@ def error_per_client(
     ax, new = axes_for(ax, 1.8)
     benign = list(history.benign)
     malicious = list(history.malicious)
-    if benign:
-        ax.bar(benign, values[benign], width=0.8, label="benign", color=BENIGN)
+    # A history has at least one benign client.
+    ax.bar(benign, values[benign], width=0.8, label="benign", color=BENIGN)
     if malicious:
         ax.bar(malicious, values[malicious], width=0.8, label="malicious", **HATCHED)
     set_scale(ax, values, log)
-    worst = values[benign].max()
+    worst = values[benign].max()  # NaN if one of them cannot be drawn
     if not math.isnan(worst):
         label = f"max. over benign: {short(worst)}"
         ax.axhline(worst, color=GREY, linewidth=0.8, linestyle="--", label=label)
     _mark_not_finite(ax, np.flatnonzero(np.isnan(values)))
     ax.set_xlim(-0.7, history.n - 0.3)  # half a bar, 0.4, and a gap of 0.3 on either side
     set_integer_ticks(ax)
-    label_axes(ax, "client", LABELS.get(metric, metric))
+    label_axes(ax, "client", METRIC_LABELS.get(metric, metric))
     legend_below(ax, new)
     return ax
 
 
-def _mark_not_finite(ax: Axes, clients: Array) -> None:
+def _mark_not_finite(ax: Axes, clients: AnyArray) -> None:
     """Draw a cross at the upper edge for every client."""
     if not len(clients):
         return
     ax.plot(
         clients,
         np.ones(len(clients)),
+        # x in clients, y in fractions of the height: 1 is the upper edge on every scale.
         transform=ax.get_xaxis_transform(),
         label="not finite",
         color=GREY,
         marker="x",
         markersize=4,
         linestyle="none",
-        clip_on=False,
+        clip_on=False,  # half of a cross on the edge would be cut off
     )
 
 
@@ -123,6 +124,7 @@ def error_over_rounds(
     array([1. , 0.5, 0.5])
     """
     check_histories(histories)
+    # As above: read all histories first, so that an unknown metric leaves no empty figure.
     series = {name: _over_rounds(name, history, metric) for name, history in histories.items()}
     ax, new = axes_for(ax, 1.8)
     # More than four overlapping bands cannot be told apart.
@@ -135,21 +137,24 @@ def error_over_rounds(
     # Bands lie below their lines, so the lines determine the scale.
     set_scale(ax, np.concatenate([worst for _, _, worst in series.values()]), log)
     set_integer_ticks(ax)
-    label_axes(ax, "round", f"max. {LABELS.get(metric, metric)}")
+    label_axes(ax, "round", f"max. {METRIC_LABELS.get(metric, metric)}")
     legend_below(ax, new, band="mean to max. over benign clients" if band else "")
     return ax
 
 
-def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], Array, Array]:
+def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], AnyArray, AnyArray]:
     """Return the rounds that measured a metric, and its mean and maximum over benign clients."""
     try:
         rounds, worst = history.worst(metric)
     except ValueError as error:
+        # History does not know its name in the figure.
         raise ValueError(f"histories[{name!r}]: {error}") from None
     return rounds, drawable(history.mean(metric)[1]), drawable(worst)
 
 
-def _draw_line(ax: Axes, name: str, rounds: list[int], line: Array, style: dict[str, Any]) -> None:
+def _draw_line(
+    ax: Axes, name: str, rounds: list[int], line: AnyArray, style: dict[str, Any]
+) -> None:
     """Draw a line, with a cross wherever it ends because the next value cannot be drawn."""
     gone = np.isnan(line)
     ax.plot(rounds, line, label=f"{name} (diverged)" if gone.any() else name, **style)

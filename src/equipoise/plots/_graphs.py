@@ -15,7 +15,7 @@ from equipoise.plots._style import (
     GREY,
     LIGHT,
     MALICIOUS,
-    Array,
+    AnyArray,
     axes_for,
     legend_below,
 )
@@ -53,7 +53,7 @@ def graph(
     side = min(box.width, box.height) * 72 / ax.figure.dpi  # points
     # On a circle of this diameter, clients cover 65 % of the circumference and do not overlap.
     size = float(np.clip(0.65 * math.pi * side / topology.n, 2, 13))
-    _draw_edges(ax, topology.edges().tolist(), positions, is_malicious, size)
+    _draw_edges(ax, topology.adjacency().cpu().numpy(), positions, is_malicious, size)
     _draw_clients(ax, positions, is_malicious, size)
     ax.set_aspect("equal")
     _set_limits(ax, positions)
@@ -63,15 +63,18 @@ def graph(
     return ax
 
 
-def _positions(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> Array:
+def _positions(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> AnyArray:
     """Return the (n, 2) positions of the clients."""
     n = topology.n
-    if isinstance(layout, str) and layout == "circle":
+    # An array has no single truth value: compare strings only.
+    name = layout if isinstance(layout, str) else ""
+    if name == "circle":
         angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n  # clockwise from the top, like a clock
         return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    if isinstance(layout, str) and layout == "spring":
+    if name == "spring":
         import networkx as nx
 
+        # A fixed seed: the same graph looks the same in every figure.
         layout = nx.spring_layout(topology.to_networkx(), seed=0)
     try:
         if isinstance(layout, Mapping) and set(layout) == set(range(n)):
@@ -84,11 +87,12 @@ def _positions(topology: Topology, layout: str | Mapping[int, Sequence[float]]) 
     raise ValueError(f"layout must be {expected}, found {layout!r:.80}")
 
 
-def _set_limits(ax: Axes, positions: Array) -> None:
+def _set_limits(ax: Axes, positions: AnyArray) -> None:
     """Leave a margin around all clients, even if there is one, or if they form a line."""
     low = positions.min(axis=0)
     high = positions.max(axis=0)
     extent = high - low
+    # Half the extent and 8 % more, for the markers. A side is at least a fifth of the other one.
     half = 0.58 * np.maximum(extent, 0.2 * extent.max() or 1)
     center = (low + high) / 2
     ax.set_xlim(center[0] - half[0], center[0] + half[0])
@@ -96,34 +100,33 @@ def _set_limits(ax: Axes, positions: Array) -> None:
 
 
 def _draw_edges(
-    ax: Axes, edges: list[list[int]], positions: Array, is_malicious: Array, size: float
+    ax: Axes, sends: AnyArray, positions: AnyArray, is_malicious: AnyArray, size: float
 ) -> None:
     """Draw lines for mutual edges and arrows for the others, red if a malicious client sends."""
     from matplotlib.collections import LineCollection
 
-    pairs = {(u, v) for u, v in edges if u != v}
-    mutual = sorted((u, v) for u, v in pairs if u < v and (v, u) in pairs)
-    width = float(np.clip(80 / max(len(pairs), 1), 0.25, 0.8))  # thinner if there are many
-    for red, color in ((False, LIGHT), (True, MALICIOUS)):
-        lines = [
-            (positions[u], positions[v])
-            for u, v in mutual
-            if bool(is_malicious[u] or is_malicious[v]) == red
-        ]
+    sends = sends & ~np.eye(len(sends), dtype=bool)  # no self-loops
+    width = float(np.clip(80 / max(sends.sum(), 1), 0.25, 0.8))  # thinner if there are many
+    mutual = np.argwhere(np.triu(sends & sends.T))  # (edges, 2), each pair of clients once
+    is_red = is_malicious[mutual].any(axis=1)
+    # Red lines come last, so that grey ones do not cover them.
+    for chosen, color in ((~is_red, LIGHT), (is_red, MALICIOUS)):
+        lines = list(positions[mutual[chosen]])  # (2, 2) each: both ends, x and y
         collection = LineCollection(lines, colors=color, linewidths=width, alpha=0.8, zorder=1)
         ax.add_collection(collection)
-    for u, v in sorted((u, v) for u, v in pairs if (v, u) not in pairs):
+    for u, v in np.argwhere(sends & ~sends.T):
         arrow = {
             "arrowstyle": "-|>,head_width=0.12,head_length=0.3",
             "color": MALICIOUS if is_malicious[u] else GREY,
             "linewidth": width,
+            # Arrows end at the edge of a marker, or the marker would cover their heads.
             "shrinkA": size / 2,
             "shrinkB": size / 2,
         }
         ax.annotate("", positions[v], positions[u], arrowprops=arrow, zorder=1)
 
 
-def _draw_clients(ax: Axes, positions: Array, is_malicious: Array, size: float) -> None:
+def _draw_clients(ax: Axes, positions: AnyArray, is_malicious: AnyArray, size: float) -> None:
     """Draw clients as markers of ``size`` points, with their ids if these are legible."""
     for name, chosen, color, marker, scale in (
         ("benign", ~is_malicious, BENIGN, "o", 1.0),

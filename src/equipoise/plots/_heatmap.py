@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.plots._style import Array, axes_for, label_axes, short
+from equipoise.plots._style import AnyArray, axes_for, label_axes, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,16 +43,11 @@ def heatmap(
     missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
     table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
     upright = len(attacks) > 6  # slanted names of more columns would overlap
-    names = [str(attack) for attack in attacks]
+    names = list(map(str, attacks))
     height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
     ax, _ = axes_for(ax, height)
-    shades, form = _shades(table)
-    ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
-    for row, column in np.argwhere(~missing):
-        text = form(table[row, column])
-        color = "white" if shades[row, column] > 0.72 else "black"  # a contrast of at least 4
-        ax.text(column, row, text, color=color, fontsize=6, ha="center", va="center_baseline")
-    _label_cells(ax, [str(rule) for rule in rows], names, upright)
+    _draw_cells(ax, table, missing)
+    _label_cells(ax, list(map(str, rows)), names, upright)
     label_axes(ax, label, "")
     return ax
 
@@ -73,11 +68,11 @@ def _rows(results: Any) -> dict[object, dict[object, float]]:
     for rule, row in results.items():
         if not isinstance(row, Mapping):
             raise ValueError(f"results[{rule!r}] must map attacks to numbers, found {row!r:.80}")
-        rows[rule] = {attack: _number(rule, attack, value) for attack, value in row.items()}
+        rows[rule] = {attack: _cell_value(rule, attack, value) for attack, value in row.items()}
     return rows
 
 
-def _number(rule: object, attack: object, value: Any) -> float:
+def _cell_value(rule: object, attack: object, value: Any) -> float:
     """Convert a value to a float; None becomes NaN, as in JSON."""
     try:
         return math.nan if value is None else float(value)
@@ -86,7 +81,17 @@ def _number(rule: object, attack: object, value: Any) -> float:
         raise ValueError(f"{name} must be a number, found {value!r:.80}") from None
 
 
-def _shades(table: Array) -> tuple[Array, Callable[[float], str]]:
+def _draw_cells(ax: Axes, table: AnyArray, missing: AnyArray) -> None:
+    """Shade the cells and write their values into them, except where they are missing."""
+    shades, form = _shades(table)
+    ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
+    for row, column in np.argwhere(~missing):
+        text = form(table[row, column])
+        color = "white" if shades[row, column] > 0.72 else "black"  # a contrast of at least 4
+        ax.text(column, row, text, color=color, fontsize=6, ha="center", va="center_baseline")
+
+
+def _shades(table: AnyArray) -> tuple[AnyArray, Callable[[float], str]]:
     """Map values to shades from 0 to 1; also return the function that formats a value."""
     finite = np.isfinite(table)
     low = table[finite].min(initial=math.inf)

@@ -14,7 +14,7 @@ from equipoise.simulation import History
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array: TypeAlias = np.ndarray[Any, Any]
+AnyArray: TypeAlias = np.ndarray[Any, Any]
 
 COLUMN = 3.3  # inches, the width of a column in the two-column layouts of ACM and IEEE
 BENIGN = "#0072B2"
@@ -26,7 +26,11 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#D5
 # Solid first: solid lines are drawn below, and show through the gaps of the others.
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-LABELS = {"error": "test error rate", "asr": "attack success rate", "mse": "mean squared error"}
+METRIC_LABELS = {
+    "error": "test error rate",
+    "asr": "attack success rate",
+    "mse": "mean squared error",
+}
 # Matplotlib squares values when it computes margins and transforms; 1e150 squared still is finite.
 LARGEST_DRAWABLE = 1e150
 
@@ -64,13 +68,13 @@ def set_integer_ticks(ax: Axes) -> None:
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=steps))
 
 
-def drawable(values: Sequence[float]) -> Array:
+def drawable(values: Sequence[float]) -> AnyArray:
     """Return an array with NaN in place of values that matplotlib cannot draw."""
     array = np.array(values, dtype=float)
     return np.where(np.abs(array) < LARGEST_DRAWABLE, array, np.nan)
 
 
-def set_scale(ax: Axes, values: Array, log: bool | None) -> None:
+def set_scale(ax: Axes, values: AnyArray, log: bool | None) -> None:
     """Let the vertical scale start at 0, or make it logarithmic."""
     known = values[~np.isnan(values)]
     high = known.max(initial=0)

@@ -15,6 +15,7 @@ from equipoise._utils.validation import as_tensor, describe
 def from_pairs(edges: Tensor | Iterable[tuple[int, int]], n: int) -> Tensor:
     """Pairs of n clients as an int64 tensor (e, 2)."""
     pairs = as_tensor(edges, "edges must be pairs of clients")
+    # Without edges there are no integers to check: an empty list is a tensor of floats.
     if pairs.shape in ((0,), (0, 2)):
         return torch.zeros(0, 2, dtype=torch.int64, device=pairs.device)
     is_integer = not pairs.is_floating_point() and pairs.dtype != torch.bool
@@ -32,6 +33,7 @@ def from_matrix(matrix: Any) -> tuple[int, Tensor]:
     table = as_tensor(matrix, "matrix must be of shape (n, n)")
     if table.dim() != 2 or table.shape[0] != table.shape[1]:
         raise ValueError(f"matrix must be of shape (n, n), found {describe(table)}")
+    # Weights are an error, not an edge: a gossip matrix would otherwise pass as a graph.
     other = table[(table != 0) & (table != 1)]
     if other.numel():
         raise ValueError(f"matrix must hold nothing but 0 and 1, found {other[0]}")
@@ -51,9 +53,24 @@ def from_networkx(
     return len(clients), [(clients[u], clients[v]) for u, v in graph.edges()]
 
 
+def to_networkx(n: int, edges: Tensor) -> Any:
+    """A Graph if all edges are mutual, otherwise a DiGraph; the edges (e, 2) are sorted."""
+    import networkx as nx
+
+    # All edges are mutual if swapping senders and receivers gives the same sorted pairs.
+    senders, receivers = edges.T
+    mutual = torch.equal(senders * n + receivers, (receivers * n + senders).sort().values)
+    graph = nx.Graph() if mutual else nx.DiGraph()
+    # Clients without edges are nodes, too.
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(edges.tolist())
+    return graph
+
+
 def _in_order(graph: Any, nodes: Iterable[Any] | None) -> list[Any]:
     """The nodes of a graph in the given or in sorted order; raise unless each occurs once."""
     if nodes is None:
+        # Sorted, because the order of insertion depends on how the graph was made.
         try:
             return sorted(graph)
         except TypeError as error:
@@ -101,6 +118,7 @@ def check_senders(senders: object) -> None:
         found = f"{senders.min()} to {senders.max()}"
         expected = f"clients from 0 to {n - 1}, or -1 for none"
         raise ValueError(f"senders must be {expected}, found {found}")
+    # A sender must follow a smaller one, never -1. Equal neighbors would be one edge twice.
     left = senders[:, :-1]
     right = senders[:, 1:]
     unsorted = ((right >= 0) & ((left < 0) | (left >= right))).any(1).nonzero()

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 
 from equipoise._utils.validation import Clients, as_mask, check_count, check_probability
 
-MAX_DRAWS = 1000
+MAX_DRAWS = 1000  # a bound, because some parameters never yield a connected graph
 
 Draw = Callable[[int], Tensor]  # from a seed to edges
 
@@ -85,6 +85,7 @@ def _first_connected(
     """The first draw that is connected, and whose benign subgraph is."""
     is_malicious = as_mask(malicious, n).cpu()
     seeds = source(seed)
+    # Rejection sampling: the distribution is that of a draw, given that it is connected.
     for _ in range(MAX_DRAWS):
         edges = draw(seeds.getrandbits(32))
         directed = torch.cat([edges, edges.flip(1)])
@@ -231,7 +232,8 @@ def _cross_edges(codes: Tensor, benign: int) -> Tensor:
 def _inner_edges(codes: Tensor, benign: int) -> Tensor:
     is_malicious = codes >= _count_pairs(benign)
     codes = codes - is_malicious * _count_pairs(benign)
-    # The largest i with i * (i - 1) / 2 <= code, by the quadratic formula.
+    # The largest i with i * (i - 1) / 2 <= code, by the quadratic formula. It is exact: where i
+    # begins, 1 + 8 * code is the square of 2 * i - 1, and sqrt rounds correctly.
     high = ((1 + (1 + 8 * codes.double()).sqrt()) / 2).long()
     low = codes - high * (high - 1) // 2
     return torch.stack([low, high], dim=1) + benign * is_malicious[:, None]

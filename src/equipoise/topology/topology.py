@@ -20,14 +20,7 @@ from equipoise._utils.validation import (
     is_floating,
 )
 from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
-from equipoise.topology import generators
-from equipoise.topology._edge_formats import (
-    by_receiver,
-    check_senders,
-    from_matrix,
-    from_networkx,
-    from_pairs,
-)
+from equipoise.topology import _edge_formats, generators
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +50,7 @@ class Topology:
     senders: Tensor
 
     def __post_init__(self) -> None:
-        check_senders(self.senders)
+        _edge_formats.check_senders(self.senders)
 
     def __repr__(self) -> str:
         return f"Topology(n={self.n}, k={self.k}, e={int(self.mask.sum())})"
@@ -72,6 +65,7 @@ class Topology:
         """Number of slots: the largest in-degree."""
         return self.senders.shape[1]
 
+    # Cached, because every delivery reads the mask.
     @cached_property
     def mask(self) -> Tensor:
         """(n, k) bool: which slots hold a sender."""
@@ -92,6 +86,7 @@ class Topology:
         tensor([1, 4])
         """
         check_count("n", n, 1)
+        # One client has no edge: the next client would be the client itself.
         clients = torch.arange(n if n > 1 else 0, device="cpu")
         return cls.from_edges(n, torch.stack([clients, (clients + 1) % n], dim=1))
 
@@ -105,6 +100,7 @@ class Topology:
                 [0, 1]])
         """
         check_count("n", n, 1)
+        # Row i is 0 to n - 1 without i: from i on, ids are one higher than their column.
         clients = torch.arange(n, device="cpu")
         return cls(clients[:-1] + (clients[:-1] >= clients[:, None]))
 
@@ -123,12 +119,8 @@ class Topology:
         >>> eq.Topology.regular(20, 10, seed=0, malicious=range(4)).degrees.unique()
         tensor([10])
         """
-        options: generators.DrawOptions = {
-            "seed": seed,
-            "malicious": malicious,
-            "connected": connected,
-        }
-        return cls.from_edges(n, generators.regular(n, degree, **options))
+        drawn = generators.regular(n, degree, seed=seed, malicious=malicious, connected=connected)
+        return cls.from_edges(n, drawn)
 
     @classmethod
     def erdos_renyi(
@@ -145,12 +137,8 @@ class Topology:
         >>> eq.Topology.erdos_renyi(20, 0.5, seed=0).is_connected()
         True
         """
-        options: generators.DrawOptions = {
-            "seed": seed,
-            "malicious": malicious,
-            "connected": connected,
-        }
-        return cls.from_edges(n, generators.erdos_renyi(n, p, **options))
+        drawn = generators.erdos_renyi(n, p, seed=seed, malicious=malicious, connected=connected)
+        return cls.from_edges(n, drawn)
 
     @classmethod
     def small_world(
@@ -170,12 +158,10 @@ class Topology:
         >>> eq.Topology.small_world(20, 10, rewire=0.3, seed=0).degrees.sum()
         tensor(200)
         """
-        options: generators.DrawOptions = {
-            "seed": seed,
-            "malicious": malicious,
-            "connected": connected,
-        }
-        return cls.from_edges(n, generators.small_world(n, degree, rewire, **options))
+        drawn = generators.small_world(
+            n, degree, rewire, seed=seed, malicious=malicious, connected=connected
+        )
+        return cls.from_edges(n, drawn)
 
     @classmethod
     def random_with_femb(
@@ -217,7 +203,7 @@ class Topology:
         >>> eq.Topology.from_networkx(graph, nodes=["b", "c", "a"]).neighbors(0)
         tensor([1, 2])
         """
-        n, pairs = from_networkx(graph, nodes)
+        n, pairs = _edge_formats.from_networkx(graph, nodes)
         return cls.from_edges(n, pairs, directed=graph.is_directed())
 
     @classmethod
@@ -232,9 +218,10 @@ class Topology:
         tensor([0, 2, 0])
         """
         check_count("n", n, 1)
-        pairs = from_pairs(edges, n)
+        pairs = _edge_formats.from_pairs(edges, n)
+        # An undirected edge is two directed ones. unique() sorts by receiver, then by sender.
         senders, receivers = pairs.T if directed else torch.cat([pairs, pairs.flip(1)]).T
-        return cls(by_receiver(n, (receivers * n + senders).unique()))
+        return cls(_edge_formats.by_receiver(n, (receivers * n + senders).unique()))
 
     @classmethod
     def from_adjacency(cls, matrix: Any) -> Topology:
@@ -243,7 +230,7 @@ class Topology:
         >>> eq.Topology.from_adjacency([[0, 1, 1], [0, 0, 0], [0, 0, 0]]).degrees
         tensor([0, 1, 1])
         """
-        n, pairs = from_matrix(matrix)
+        n, pairs = _edge_formats.from_matrix(matrix)
         return cls.from_edges(n, pairs, directed=True)
 
     # Properties
@@ -266,7 +253,7 @@ class Topology:
         tensor([[False,  True],
                 [False, False]])
         """
-        receivers, senders = self._ends()
+        receivers, senders = self._ends()  # (e,) each
         table = torch.zeros(self.n, self.n, dtype=torch.bool, device=self.senders.device)
         table[senders, receivers] = True
         return table
@@ -277,15 +264,7 @@ class Topology:
         >>> eq.Topology.ring(4).to_networkx().number_of_edges()
         4
         """
-        import networkx as nx
-
-        edges = self.edges()
-        # All edges are mutual if swapping senders and receivers gives the same sorted pairs.
-        mutual = torch.equal(edges, torch.stack(self._ends(), dim=1))
-        graph = nx.Graph() if mutual else nx.DiGraph()
-        graph.add_nodes_from(range(self.n))
-        graph.add_edges_from(edges.tolist())
-        return graph
+        return _edge_formats.to_networkx(self.n, self.edges())
 
     def neighbors(self, i: int) -> Tensor:
         """The clients that send to client ``i``.
@@ -304,6 +283,7 @@ class Topology:
         >>> eq.Topology.ring(5).malicious_neighbors([0])
         tensor([0, 1, 0, 0, 1])
         """
+        # -1 in unused slots reads the last client; the mask hides it.
         return (self.mask & self._as_mask(malicious)[self.senders]).sum(1)
 
     def femb(self, malicious: Clients) -> float:
@@ -316,9 +296,9 @@ class Topology:
         """
         edges = self.edges()
         others = edges[edges[:, 0] != edges[:, 1]]
-        is_malicious = self._as_mask(malicious)[others]
+        is_malicious = self._as_mask(malicious)[others]  # (e, 2): of senders and of receivers
         mixed = is_malicious[:, 0] != is_malicious[:, 1]
-        return int(mixed.sum()) / max(len(mixed), 1)
+        return int(mixed.sum()) / max(len(mixed), 1)  # 0 / 1 without edges
 
     def is_connected(self, malicious: Clients | None = None) -> bool:
         """Whether each client reaches all others; given ``malicious``, in the benign subgraph.
@@ -327,7 +307,7 @@ class Topology:
         >>> ring.is_connected(), ring.is_connected(malicious=[0, 3])
         (True, False)
         """
-        benign = ~self._as_mask(malicious)
+        benign = ~self._as_mask(malicious)  # all clients, if malicious is None
         return generators.strongly_connected(*generators.subgraph(self.edges(), benign))
 
     # Derived graphs
@@ -343,11 +323,14 @@ class Topology:
         check_probability("p", p)
         device = device_of(generator, self.senders.device)
         # A fixed dtype: with the default dtype of torch, a seed would give different draws.
+        # One draw per client, not per edge: all edges of a client fail together.
         draws = torch.rand(self.n, generator=generator, dtype=torch.float32, device=device)
+        # >=, because draws lie in [0, 1): p = 0 drops no client and p = 1 all of them.
         online = (draws >= p).to(self.senders.device)
         receivers, senders = self._ends()
+        # The order of edges survives the selection, so the keys are still ascending.
         remains = online[receivers] & online[senders]
-        return Topology(by_receiver(self.n, (receivers * self.n + senders)[remains]))
+        return Topology(_edge_formats.by_receiver(self.n, (receivers * self.n + senders)[remains]))
 
     def with_self_loops(self) -> Topology:
         """The same graph, in which each client also sends to itself.
@@ -355,7 +338,7 @@ class Topology:
         >>> eq.Topology.ring(4).with_self_loops().neighbors(1)
         tensor([0, 1, 2])
         """
-        loops = torch.arange(self.n, device=self.senders.device)[:, None].expand(-1, 2)
+        loops = torch.arange(self.n, device=self.senders.device)[:, None].expand(-1, 2)  # (n, 2)
         return Topology.from_edges(self.n, torch.cat([self.edges(), loops]), directed=True)
 
     def to(self, device: torch.device | str) -> Topology:
@@ -390,19 +373,20 @@ class Topology:
         if not is_floating(models) or models.dim() != 2 or len(models) != self.n:
             expected = f"floating-point tensor of shape (n, d) with n = {self.n} clients"
             raise ValueError(f"models must be a {expected}, found {describe(models)}")
-        # The usual case in a simulation: edges are checked once per graph, not once per round.
+        # 1. The usual case in a simulation: edges are checked once per graph, not once per round.
         if lies is None and models.device == self.senders.device:
             return self._inbox.with_bank(models, keep_nonfinite=keep_nonfinite)
+        # 2. A graph on another device than the models. Unused slots point to client 0, masked.
         senders = self.senders.clamp(min=0).to(models.device)
         mask = self.mask.to(models.device)
         if lies is None:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
         if malicious is None:
             raise ValueError("malicious must say which clients may tell the lies, found None")
-        # A self-loop carries the own model of a client, which no attack on messages changes.
+        # 3. Lies. A self-loop carries a client's own model, which no attack on messages changes.
         from_others = senders != torch.arange(self.n, device=models.device)[:, None]
         may_lie = as_mask(malicious, self.n).to(models.device)[senders] & from_others
-        table = as_lies(lies, models)
+        table = as_lies(lies, models)  # also checks dtype, device and shape
         bank, slots = substitute_lies(table, models, senders, mask, may_lie)
         return Inbox(bank, slots, mask, senders, keep_nonfinite)
 
@@ -410,6 +394,7 @@ class Topology:
     def _inbox(self) -> Inbox:
         """The inbox of a round without its models, whose ids are checked once."""
         slots = self.senders.clamp(min=0)
+        # No columns: `with_bank` puts the models of each round in.
         no_models = torch.empty(self.n, 0, device=slots.device)
         return Inbox(no_models, slots, self.mask, slots)
 
