@@ -65,7 +65,7 @@ def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
     )
 
 
-def uniform(
+def draw_uniform(
     *shape: int,
     low: float = 0.0,
     high: float = 1.0,
@@ -78,8 +78,8 @@ def uniform(
     spend most of their time. The generator (by default torch's global one) seeds numpy's SFC64,
     whose bits become the mantissa of a number in [1, 2). Rounding may reach ``high``.
 
-    >>> from equipoise._utils.rng import uniform
-    >>> uniform(2, 3, generator=torch.Generator().manual_seed(0)).shape
+    >>> from equipoise._utils.rng import draw_uniform
+    >>> draw_uniform(2, 3, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
     """
     if device is not None and device.type != "cpu":

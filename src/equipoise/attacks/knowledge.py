@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import as_call
-from equipoise._utils.rng import device_of, uniform
+from equipoise._utils.rng import device_of, draw_uniform
 from equipoise._utils.validation import Clients, as_mask, describe, is_floating
 from equipoise.attacks._facts import ClientFacts, Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
@@ -162,7 +162,7 @@ class Knowledge:
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Draw uniform noise in [low, high), in the dtype and on the device of the models."""
         device = device_of(self.generator, self.models.device)
-        noise = uniform(*shape, low=low, high=high, generator=self.generator, device=device)
+        noise = draw_uniform(*shape, low=low, high=high, generator=self.generator, device=device)
         return noise.to(self.models)
 
 

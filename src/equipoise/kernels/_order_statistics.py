@@ -132,9 +132,9 @@ def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
         part = block(bank, columns)
         views = part.unbind()
         buffers = part.new_empty(len(union) + 1, part.shape[1]).unbind()
-        ranked = _run(network, [views[row] for row in heard_rows], buffers)
+        ranked = _apply_network(network, [views[row] for row in heard_rows], buffers)
         if left_out is None:
-            result[heard.receivers, columns] = _mean(ranked).to(result.dtype)
+            result[heard.receivers, columns] = _elementwise_mean(ranked).to(result.dtype)
             continue
         for some in chunks(len(heard.receivers), len(ranked[0])):
             missing = gather(bank, left_out[some], columns)
@@ -204,7 +204,7 @@ def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
             values = [views[row] for row in mine]
             if own is not None:
                 values.append(block(own[receiver : receiver + 1], columns)[0])
-            _write_mean(_run(network, values, buffers), result[receiver, columns])
+            _write_mean(_apply_network(network, values, buffers), result[receiver, columns])
 
 
 def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
@@ -220,7 +220,9 @@ def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: He
         if own is not None:
             values.append(gather(own, receivers, slice(None)))
         buffers = part.new_empty(count + 1, len(rows), d).unbind()
-        result[receivers] = _mean(_run(network, values, buffers)).to(result.dtype)
+        result[receivers] = _elementwise_mean(_apply_network(network, values, buffers)).to(
+            result.dtype
+        )
 
 
 def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
@@ -239,7 +241,9 @@ def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
             result[receiver, columns] = mean.to(result.dtype)
 
 
-def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
+def _apply_network(
+    network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]
+) -> list[Tensor]:
     """Run a network on values, writing to buffers only: one more than there are values."""
     items = list(values)
     ours = [False] * len(values)
@@ -261,7 +265,7 @@ def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) 
     return [items[position] for position in network.kept]
 
 
-def _mean(values: list[Tensor]) -> Tensor:
+def _elementwise_mean(values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return values[0]
     mean = _weighted_sum(values, 1 / len(values))
@@ -272,7 +276,7 @@ def _mean(values: list[Tensor]) -> Tensor:
 def _write_mean(values: list[Tensor], result: Tensor) -> None:
     """The mean, written to a given tensor without a temporary if dtypes allow it."""
     if len(values) == 1 or values[0].dtype != result.dtype:
-        result.copy_(_mean(values))
+        result.copy_(_elementwise_mean(values))
         return
     torch.mul(values[0], 1 / len(values), out=result)
     for value in values[1:]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise._utils.validation import check_count, describe
 
-Array = np.ndarray[Any, np.dtype[Any]]
+NumpyArray = np.ndarray[Any, np.dtype[Any]]
 
 LARGEST_ID = 2**63 - 1  # ids are stored as int64
 UNREADABLE = "malformed: cannot be read"
@@ -48,7 +48,7 @@ def as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
     return ids
 
 
-def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
+def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | NumpyArray | str:
     """The ``d`` values of a message, or the reason for rejecting it.
 
     The values are a strided floating-point tensor, a floating-point array, or an array of single
@@ -58,9 +58,9 @@ def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array
     """
     try:
         if issubclass(type(message), Tensor):  # isinstance trusts message.__class__
-            return _read_tensor(message, d)  # type: ignore[arg-type]
+            return _parse_tensor(message, d)  # type: ignore[arg-type]
         if issubclass(type(message), np.ndarray):
-            return _read_array(np.asarray(message), d)
+            return _parse_array(np.asarray(message), d)
         try:
             # A memoryview copies nothing.
             buffer = memoryview(message)  # type: ignore[arg-type]
@@ -68,12 +68,12 @@ def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array
             return (
                 f"malformed: {type(message).__name__!a:.40}, expected a tensor, an array or bytes"
             )
-        return _read_buffer(np.asarray(buffer), d, dtype)
+        return _parse_buffer(np.asarray(buffer), d, dtype)
     except Exception:  # e.g. a released buffer, an unknown format, a class that raises
         return UNREADABLE
 
 
-def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
+def copy_values(values: Tensor | NumpyArray, row: Tensor, dtype: torch.dtype) -> bool:
     """Copy values that `parse_message` returned to a row of a bank; return False if that fails."""
     try:
         tensor = _as_tensor(values, dtype) if isinstance(values, np.ndarray) else values.detach()
@@ -83,7 +83,7 @@ def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool
     return True
 
 
-def _read_tensor(message: Tensor, d: int) -> Tensor | str:
+def _parse_tensor(message: Tensor, d: int) -> Tensor | str:
     tensor = message
     if type(message) is not Tensor:
         # Overridden methods of a subclass must not run: they could report a wrong size, or write
@@ -108,7 +108,7 @@ def _read_tensor(message: Tensor, d: int) -> Tensor | str:
     return tensor
 
 
-def _read_array(array: Array, d: int) -> Array | str:
+def _parse_array(array: NumpyArray, d: int) -> NumpyArray | str:
     if array.dtype.kind != "f":
         return f"malformed: an array of {array.dtype.name:.40}, expected floating-point values"
     if array.size != d:
@@ -116,17 +116,17 @@ def _read_array(array: Array, d: int) -> Array | str:
     return array
 
 
-def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
+def _parse_buffer(array: NumpyArray, d: int, dtype: torch.dtype) -> NumpyArray | str:
     """A buffer of single bytes holds values of ``dtype``; other buffers state their format."""
     # Integers, unsigned integers and byte strings of one byte are how buffers hold raw bytes.
     if array.dtype.itemsize != 1 or array.dtype.kind not in "iuS":
-        return _read_array(array, d)
+        return _parse_array(array, d)
     if array.size != d * dtype.itemsize:
         return f"wrong size: {array.size} bytes, expected {d * dtype.itemsize}"
     return array
 
 
-def _as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
+def _as_tensor(values: NumpyArray, dtype: torch.dtype) -> Tensor:
     """An array of any byte order and layout as a vector; a copy only if PyTorch cannot share it."""
     if values.dtype.kind != "f":
         fresh = np.array(values, order="C").reshape(-1)  # bytes may be read-only or not aligned
