@@ -65,13 +65,15 @@ def trimmed_mean(
 def _write_means(
     result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool
 ) -> bool:
-    """Write the trimmed means; returns False if a C kernel found a value that is not finite."""
+    """Write the trimmed means; return False if a C kernel found a value that is not finite."""
+    # Groups hold only receivers with a message, so the others get their own model here.
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
     extra = own if include_own else None
     finite = True
     others = []
     for heard in _heard(inbox, trim, include_own):
+        # NaN has no place in a network: minimum and maximum would spread it to other values.
         if inbox.keep_nonfinite or heard.rows.shape[1] + include_own > LARGEST_NETWORK:
             _by_sorting(result, inbox.bank, extra, heard)
         elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
@@ -86,6 +88,7 @@ def _write_means(
 
 def _heard(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Heard]:
     for group in inbox._arrived.groups:
+        # At least one value is left if the number of values is odd, and two if it is even.
         trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
         amounts = trims.unique().tolist()
         if len(amounts) == 1:
@@ -110,9 +113,13 @@ def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) 
     """The rows of each receiver, if all have the same except one; otherwise None."""
     rows = heard.rows
     if include_own:
+        # Rows of the bank are shared, so own must be one of them. An own that is not finite would
+        # spoil the sorting for all receivers.
         if not same_rows(own, inbox.bank) or not inbox.finite[heard.receivers].all():
             return None
         rows = torch.cat([rows, heard.receivers[:, None]], 1)
+    # With c rows each, and at most c + 1 in total, a receiver lacks at most one. Two receivers are
+    # too few to share.
     if len(rows) <= 2 or len(rows.unique()) > rows.shape[1] + 1:
         return None
     # A row that occurs twice would be removed once.
@@ -123,9 +130,11 @@ def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) 
 def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
     """One sorting of all rows serves all receivers; the row that a receiver lacks is removed."""
     union = heard.rows.unique()
+    # Each receiver has all rows of the union except one, so that sums of ids tell which.
     left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
     if native.serves(bank, result) and len(union) <= native.limits().max_values:
         return _natively_leaving_out(result, bank, heard, union, left_out)
+    # If a row is left out, one rank more is kept than a receiver needs: the row may be among them.
     network = sorting(len(union), heard.trim)
     heard_rows = union.tolist()
     for columns in column_blocks(bank.shape[1], EXCHANGED // 3):
@@ -150,6 +159,7 @@ def _natively_leaving_out(
         return native.trimmed_means_but_one(
             [bank], union, places, heard.trim, result, heard.receivers
         )
+    # No row is left out: all receivers have the same rows, and so the same mean.
     first = Heard(heard.receivers[:1], heard.rows[:1], heard.trim)
     finite = _natively(result, bank, None, [first])
     result[heard.receivers[1:]] = result[first.receivers]
@@ -165,6 +175,7 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     low, *inner, high = ranked
     if not inner:
         return torch.where(missing > low, low, high)
+    # Values are scaled before they are added: the sum of large ones would overflow.
     share = 1 / (len(ranked) - 1)
     ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
     ends = ends.where(missing < high, low * share)
@@ -176,6 +187,7 @@ def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Hear
     matrices = [bank]
     rows = [some.rows for some in heard]
     if own is not None:
+        # Rows of several matrices are numbered consecutively: own i is row len(bank) + i.
         matrices = [bank, own]
         rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
     counts = torch.cat([torch.full((len(some),), some.shape[1], device="cpu") for some in rows])
@@ -248,10 +260,12 @@ def _apply_network(
     items = list(values)
     ours = [False] * len(values)
     spare = list(buffers)
+    # ``ours[i]`` tells whether item i is a buffer, which may be overwritten; messages never are.
     for i, j, low, high in network.steps:
         a = items[i]
         b = items[j]
         if low and high:
+            # Both results need both values, so the first one goes to a spare buffer.
             items[i] = torch.minimum(a, b, out=spare.pop())
             items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
             if ours[i]:

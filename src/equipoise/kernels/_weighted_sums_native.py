@@ -35,6 +35,7 @@ def combine_natively(
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
         return native.weighted_row_sums(matrices, *edges, out)
     finite = True
+    # Receivers of which the sums are still to be computed.
     left = torch.ones(len(out), dtype=torch.bool, device="cpu")
     for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
         finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
@@ -69,6 +70,7 @@ def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tenso
     """Receivers with equal weights: their ids, rows, the row that each lacks, and the weight."""
     receivers, rows, weight = edges
     infinite = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu")
+    # The weights of a receiver are equal if their minimum is their maximum.
     low = infinite.scatter_reduce(0, receivers, weight, "amin")
     high = (-infinite).scatter_reduce(0, receivers, weight, "amax")
     shares, sizes = low[low == high].unique(return_counts=True)

@@ -100,12 +100,17 @@ def _parse_tensor(message: Tensor, d: int) -> Tensor | str:
         return f"malformed: a tensor of {tensor.dtype}, expected floating-point values"
     if tensor.numel() != d:
         return f"wrong size: {tensor.numel()} values, expected {d}"
-    # Its storage may have been freed by resize_. Reading the tensor would then crash the process.
-    reach = sum((s - 1) * stride for s, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
-    if d and end > tensor.untyped_storage().nbytes():
+    if d and not _has_storage(tensor):
         return "malformed: a tensor without storage"
     return tensor
+
+
+def _has_storage(x: Tensor) -> bool:
+    """Whether the memory of a tensor reaches to its last element."""
+    # Its storage may have been freed by resize_. Reading the tensor would then crash the process.
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    end = (x.storage_offset() + last + 1) * x.element_size()
+    return end <= x.untyped_storage().nbytes()
 
 
 def _parse_array(array: NumpyArray, d: int) -> NumpyArray | str:

@@ -43,6 +43,7 @@ def check_guarantee(tolerated: Tensor, most: Tensor, degrees: Tensor, *, strict:
     beyond = (tolerated > (most if strict else most.clamp_min(0))) & (degrees > 0)
     if not beyond.any():
         return
+    # Receivers of an inbox may be some of the clients only: see `serving`.
     row = int(beyond.nonzero()[0])
     ids = _served_clients.get()
     client = row if ids is None else int(ids[row])
