@@ -36,8 +36,8 @@ def exact_near_ranks(
 
 def rank_with_ties(values: Tensor, senders: Tensor) -> Tensor:
     """(n, k) rank of each value in its row, from 0: ties by sender, infinite values last."""
-    # A stable sort of what is ordered by sender leaves equal values in this order. The last argsort
-    # inverts the permutation: from the slot of each rank to the rank of each slot.
+    # Slots are ordered by sender first, so that the stable sort by value leaves ties in this order.
+    # The last argsort inverts the permutation: from the slot of each rank to the rank of each slot.
     by_sender = senders.argsort(dim=1)
     by_value = values.gather(1, by_sender).argsort(dim=1, stable=True)
     return by_sender.gather(1, by_value).argsort(dim=1)

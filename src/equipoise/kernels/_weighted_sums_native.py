@@ -91,10 +91,10 @@ def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, T
     count = int(used.sum())
     if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
         return None
-    heard = torch.zeros(n, count, dtype=torch.int64, device="cpu")
-    heard.index_put_(
+    times = torch.zeros(n, count, dtype=torch.int64, device="cpu")
+    times.index_put_(
         (receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True
     )
-    if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
+    if int(times.max()) > 1 or int(times.sum(1).min()) < count - 1:
         return None
-    return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)
+    return used.nonzero().flatten(), times.argmin(1).where(times.sum(1) < count, -1)

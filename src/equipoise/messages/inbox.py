@@ -121,7 +121,7 @@ class Inbox(Received):
         ...     print(slot, reason)
         1 wrong size: 3 values, expected 2
         2 malformed: 'str', expected a tensor, an array or bytes
-        3 duplicate: sender 4 was heard in slot 0
+        3 duplicate: sender 4 already filled slot 0
         """
         dtype = _as_wire_dtype(dtype, like)
         received = as_messages(messages)
@@ -138,7 +138,7 @@ class Inbox(Received):
             if isinstance(values, str):
                 reasons[slot] = values
             elif sender in accepted:
-                reasons[slot] = f"duplicate: sender {sender} was heard in slot {accepted[sender]}"
+                reasons[slot] = f"duplicate: sender {sender} already filled slot {accepted[sender]}"
             elif copy_values(values, bank[len(accepted)], dtype):
                 rows[slot] = len(accepted)
                 accepted[sender] = slot

@@ -247,7 +247,7 @@ def substitute_lies(
 
 
 def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
-    """Lies that match the models; in a tensor (n, d), row i is what client i sends to all."""
+    """Lies that match the models; in a tensor (n, d), row i is the message of client i to all."""
     if not isinstance(lies, Lies | Tensor):
         found = type(lies).__name__
         raise ValueError(f"lies must be Lies or a tensor shaped like models, found {found}")

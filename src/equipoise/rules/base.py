@@ -186,7 +186,7 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
         )
     # The usual mistake is the inbox of a whole graph for one client.
     if len(models) != inbox.n:
-        hint = "; inbox.of(i) is what client i received" if own.dim() == 1 else ""
+        hint = "; inbox.of(i) is the inbox of client i" if own.dim() == 1 else ""
         raise ValueError(
             f"own must have one model per receiver, expected {inbox.n}, found {len(models)}{hint}"
         )

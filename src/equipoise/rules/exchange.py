@@ -65,7 +65,9 @@ def run_exchanges(
     try:
         sent = next(exchanges)
     except StopIteration:
-        raise ValueError(f"{name}.exchanges must yield what is sent, found nothing") from None
+        raise ValueError(
+            f"{name}.exchanges must yield the messages to send, found nothing"
+        ) from None
     # The last value that was sent is the one to mix with: LEARN sends updates before models.
     while True:
         received = exchange(sent)

@@ -45,9 +45,8 @@ class PerClient(Rule):
             if isinstance(rule, type) or not callable(rule):
                 is_class = isinstance(rule, type)
                 found = f"the class {rule.__name__}" if is_class else type(rule).__name__
-                raise ValueError(
-                    f"rules must be rules that talk once a round, found {found} for client {client}"
-                )
+                expected = "rules with one exchange a round"
+                raise ValueError(f"rules must be {expected}, found {found} for client {client}")
 
     @classmethod
     def drawn(

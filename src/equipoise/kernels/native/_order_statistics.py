@@ -42,7 +42,7 @@ def trimmed_means(
         # A list, not a generator: after a value that is not finite, all blocks are still written.
         found = [trimmed_means(part, rows, counts, trims, mean, places) for part, mean in blocks]
         return all(found)
-    used, (heard,) = compact(matrices, rows)
+    used, (edges,) = compact(matrices, rows)
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     trims = trims.contiguous()
     call = function("middle", out)
@@ -55,7 +55,7 @@ def trimmed_means(
     steps, kept = _encoded(network)
 
     def run(start: int, stop: int, results: Tensor) -> int:
-        lists = (starts.data_ptr(), heard.data_ptr(), *array(trims))
+        lists = (starts.data_ptr(), edges.data_ptr(), *array(trims))
         selection = (*array(steps), *array(kept))
         targets = results.data_ptr()
         return call(*array(used), *lists, *selection, targets, start, stop, is_streamed(out))
