@@ -123,7 +123,7 @@ MADE: dict[str, Callable[[], Any]] = {
     ],
     "draw_malicious": lambda: eq.draw_malicious(20, 0.2),
     "stream": lambda: torch.rand(3, generator=stream(0, "x"), dtype=torch.float32, device="cpu"),
-    "uniform": lambda: draw_uniform(3, generator=source()),
+    "draw_uniform": lambda: draw_uniform(3, generator=source()),
     "rules drawn": lambda: eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 9, source()).rules,
     "iid": lambda: data.iid(LABELS, 4),
     "by_group": lambda: data.by_group(LABELS, 7),

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 
+# Compared by identity: `==` of tensors has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Aggregated:
     """The result of a rule.
@@ -52,6 +53,7 @@ class RoundInputs(TypedDict, total=False):
       the allocation of new memory, which can take longer than the arithmetic.
     """
 
+    # The type allows any subset. A missing input is found at run time, by the rule's ``needs``.
     t: int
     total: int
     tolerated: int | Tensor

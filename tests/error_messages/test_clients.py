@@ -31,8 +31,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "one model, all messages": (
         lambda: MEDIAN(OWN, RING.deliver(MODELS)),
-        "own must have one model per receiver, expected 4, found 1; inbox.of(i) is what client i "
-        "received",
+        "own must have one model per receiver, expected 4, found 1; inbox.of(i) is the inbox of "
+        "client i",
     ),
     "an inbox of others": (
         lambda: MEDIAN(MODELS[:3], RING.deliver(MODELS)),

@@ -128,7 +128,7 @@ def test_reasons_of_receivers() -> None:
     )
     assert inbox.of(0).reasons == {
         1: "wrong size: 0 bytes, expected 8",
-        2: "duplicate: sender 5 was heard in slot 0",
+        2: "duplicate: sender 5 already filled slot 0",
     }
     assert Inbox.of_one(torch.ones(2, 2)).reasons == {}
 

@@ -139,7 +139,7 @@ def silent(own: Tensor, **_: Any) -> Any:
             Talk(lambda own, **_: eq.Aggregated(own)),
             "Talk.exchanges must be a generator, which yields, found Aggregated",
         ),
-        (Talk(silent), "Talk.exchanges must yield what is sent, found nothing"),
+        (Talk(silent), "Talk.exchanges must yield the messages to send, found nothing"),
     ],
     ids=["tensor", "None", "list of weights", "no generator", "silent"],
 )

@@ -226,7 +226,7 @@ def test_per_client_errors() -> None:
     with pytest.raises(ValueError, match=r"rules must hold no state in PerClient, found \{'round'"):
         eq.PerClient([Remembering()] * 4)(HONEST, graph.deliver(HONEST))
     with pytest.raises(
-        ValueError, match="rules must be rules that talk once a round, found the class Median"
+        ValueError, match="rules must be rules with one exchange a round, found the class Median"
     ):
         eq.PerClient([eq.Median])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="rules must be at least one to draw from, found none"):

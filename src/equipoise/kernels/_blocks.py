@@ -97,5 +97,6 @@ def chunks(size: int, cost: int, budget: int = TILE) -> Iterator[slice]:
 
 def gather(x: Tensor, rows: Tensor, columns: slice) -> Tensor:
     """A copy of some rows and columns in the compute dtype, shaped (*rows, columns)."""
+    # Selected before they are converted, so that only the wanted rows are.
     part = x[:, columns].index_select(0, rows.flatten()).to(compute_dtype(x))
     return part.view(*rows.shape, part.shape[1])

@@ -20,6 +20,7 @@ def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, 
     They are 0 where no message is present. The norms of the bank are cached in the inbox.
     """
     receivers, columns, rows = inbox._sent.edges
+    # If own is the bank, an edge and its reverse have the same measure, which is computed once.
     if same_rows(own, inbox.bank):
         (left, right), inverse = inbox._sent.pairs
         measured, squares = native.measure([own], left, right, differ=differ)

@@ -25,6 +25,7 @@ def edge_distances(own: Tensor, inbox: Received) -> Tensor:
         return _long_models(own, inbox, SQUARED_DISTANCES).sqrt_()
     squares = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
     for receivers, columns, mine, messages in _short_models(own, inbox):
+        # (r, parts, c) norms of the parts of each difference; the parts are added in float64.
         lengths: Tensor = torch.linalg.vector_norm(in_sums(messages.sub_(mine)), dim=3)
         squares[receivers, columns] = lengths.double().square_().sum(1)
     return squares.sqrt_()
@@ -90,6 +91,7 @@ def _totals(own: Tensor, receivers: Tensor, bank: Tensor, rows: Tensor, measure:
     """(edges, parts) ``total(pair(message, own))``, edge by edge on views."""
     mine = own.unbind()
     messages = bank.unbind()
+    # One buffer for all edges. Its end beyond the last column stays 0, and adds nothing.
     padded = own.new_zeros(-(-own.shape[1] // SUM), SUM)
     pairs = padded.view(-1)[: own.shape[1]]
     totals = own.new_empty(len(rows), len(padded))

@@ -23,9 +23,11 @@ def careful_norms(x: Tensor, rows: Tensor) -> Tensor:
         for columns in column_blocks(x.shape[1], EXACT_COLUMNS):
             block = x[rows[part], columns].abs().amax(1).double()
             largest = torch.maximum(largest, block)  # propagates NaN
+        # A second pass: the scale must be known before the first value is squared.
         scale = power_of_two(largest)
         total = torch.zeros_like(largest)
         for columns in column_blocks(x.shape[1], EXACT_COLUMNS):
+            # Scaled values are below 2^24, see `power_of_two`: no square overflows.
             total += (x[rows[part], columns].double() / scale[:, None]).square_().sum(1)
         norms[part] = scale * total.sqrt()
     return norms.where(norms.isfinite(), torch.nan)
@@ -89,6 +91,7 @@ def careful_cosines(
         left = a[a_rows[part], columns].double() / a_scale[part, None]
         right = b[b_rows[part], columns].double() / b_scale[part, None]
         products[part] += left.mul_(right).sum(1)
+    # The norms have the scale of the products, so that the powers of two cancel exactly.
     return products / (a_norms / a_scale) / (b_norms / b_scale)
 
 

@@ -42,28 +42,40 @@ def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Ten
     m = len(inbox.bank)
     work = int((sent * (sent + DENSE)).sum())
     small = work * own.shape[1] <= SMALL
-    shared = None if small or m * m > 2 * work else _shared_distances(inbox)
-    if shared is None and not small and native.serves(inbox.bank):
+    if not small and m * m <= 2 * work:
+        # In a complete graph, all receivers compare the same messages.
+        shared = _shared_distances(inbox)
+        for group in inbox._arrived.groups:
+            for piece in _pieces(group, group.rows.shape[1] ** 2):
+                yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
+    elif not small and native.serves(inbox.bank):
         yield from _native_distances(inbox)
-        return
+    else:
+        yield from _centered_distances(own, inbox, exact=small)
+
+
+def _pieces(group: Group, cost: int) -> Iterator[Group]:
+    """Some receivers of the group at a time, of ``cost`` elements each."""
+    for part in chunks(len(group.receivers), cost, BUDGET):
+        yield Group(*(index[part] for index in group))
+
+
+def _centered_distances(
+    own: Tensor, inbox: Received, *, exact: bool
+) -> Iterator[tuple[Group, Tensor]]:
+    """The same by a matrix product for each receiver, or all in float64 if ``exact``."""
     centered = is_tame(norms_of(own, inbox), own)
     for group in inbox._arrived.groups:
-        count = group.rows.shape[1]
-        cost = (
-            max(count * min(4096, inbox.d), inbox.d // WHOLE) if shared is None else count * count
-        )
-        for part in chunks(len(group.receivers), cost, BUDGET):
-            piece = type(group)(*(index[part] for index in group))
-            # In a complete graph, all receivers compare the same messages.
-            if shared is not None:
-                yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
-            else:
-                # Near consensus, a receiver's own model is close to its messages.
-                centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
-                squares, doubts = squared_distances_of_each(
-                    centers, inbox.bank, inbox.bank_norms, piece.rows
-                )
-                yield piece, _mended(squares, doubts | small, inbox, piece.rows)
+        # Messages are gathered in blocks of columns, so only thousands of columns count. Own models
+        # are copied whole, so all of theirs do.
+        cost = max(group.rows.shape[1] * min(4096, inbox.d), inbox.d // WHOLE)
+        for piece in _pieces(group, cost):
+            # Near consensus, a receiver's own model is close to its messages.
+            centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
+            squares, doubts = squared_distances_of_each(
+                centers, inbox.bank, inbox.bank_norms, piece.rows
+            )
+            yield piece, _mended(squares, doubts | exact, inbox, piece.rows)
 
 
 def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
@@ -72,8 +84,7 @@ def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
     for group in sent._arrived.groups:
         count = group.rows.shape[1]
         left, right = torch.triu_indices(count, count, offset=1, device="cpu")
-        for part in chunks(len(group.receivers), count * count, BUDGET):
-            piece = type(group)(*(index[part] for index in group))
+        for piece in _pieces(group, count * count):
             pairs, inverse = unordered_within(piece.rows, len(inbox.bank))
             found, doubts = _native_squares(inbox, *pairs)
             # The first measurement shows which messages are finite. Nothing has been yielded yet.

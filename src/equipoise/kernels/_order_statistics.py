@@ -27,7 +27,7 @@ EXCHANGED = 24576
 LARGEST_NETWORK = 512
 
 
-class Heard(NamedTuple):
+class Selection(NamedTuple):
     """Receivers with the same number of values and of dropped ones; the values are ``rows[r]``."""
 
     receivers: Tensor
@@ -65,54 +65,63 @@ def trimmed_mean(
 def _write_means(
     result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool
 ) -> bool:
-    """Write the trimmed means; returns False if a C kernel found a value that is not finite."""
+    """Write the trimmed means; return False if a C kernel found a value that is not finite."""
+    # Groups hold only receivers with a message, so the others get their own model here.
     alone = (inbox.counts == 0).nonzero().flatten()
     result[alone] = own[alone]
     extra = own if include_own else None
     finite = True
     others = []
-    for heard in _heard(inbox, trim, include_own):
-        if inbox.keep_nonfinite or heard.rows.shape[1] + include_own > LARGEST_NETWORK:
-            _by_sorting(result, inbox.bank, extra, heard)
-        elif (rows := _shared_rows(own, inbox, heard, include_own)) is not None:
-            finite &= _by_leaving_out(result, inbox.bank, heard._replace(rows=rows))
+    for selection in _selections(inbox, trim, include_own):
+        # NaN has no place in a network: minimum and maximum would spread it to other values.
+        if inbox.keep_nonfinite or selection.rows.shape[1] + include_own > LARGEST_NETWORK:
+            _by_sorting(result, inbox.bank, extra, selection)
+        elif (rows := _shared_rows(own, inbox, selection, include_own)) is not None:
+            finite &= _by_leaving_out(result, inbox.bank, selection._replace(rows=rows))
         elif native.serves(inbox.bank, own, result):
-            others.append(heard)
+            others.append(selection)
         else:
-            _by_network(result, inbox.bank, extra, heard)
-    rest = [_natively(result, inbox.bank, extra, some) for some in _together(others)]
+            _by_network(result, inbox.bank, extra, selection)
+    rest = [_natively(result, inbox.bank, extra, some) for some in _batched(others)]
     return finite and all(rest)
 
 
-def _heard(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Heard]:
+def _selections(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Selection]:
     for group in inbox._arrived.groups:
+        # At least one value is left if the number of values is odd, and two if it is even.
         trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
         amounts = trims.unique().tolist()
         if len(amounts) == 1:
-            yield Heard(group.receivers, group.rows, amounts[0])
+            yield Selection(group.receivers, group.rows, amounts[0])
             continue
         for amount in amounts:
             chosen = trims == amount
-            yield Heard(group.receivers[chosen], group.rows[chosen], amount)
+            yield Selection(group.receivers[chosen], group.rows[chosen], amount)
 
 
-def _together(heard: list[Heard]) -> list[list[Heard]]:
+def _batched(selections: list[Selection]) -> list[list[Selection]]:
     """Groups for one call of the C kernels: all compiled networks, and each of the others."""
-    if not heard:
+    if not selections:
         return []
     compiled = native.limits().max_compiled
-    small = [some for some in heard if some.rows.shape[1] < compiled]
-    large = [[some] for some in heard if some.rows.shape[1] >= compiled]
+    small = [some for some in selections if some.rows.shape[1] < compiled]
+    large = [[some] for some in selections if some.rows.shape[1] >= compiled]
     return [small, *large] if small else large
 
 
-def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) -> Tensor | None:
+def _shared_rows(
+    own: Tensor, inbox: Received, selection: Selection, include_own: bool
+) -> Tensor | None:
     """The rows of each receiver, if all have the same except one; otherwise None."""
-    rows = heard.rows
+    rows = selection.rows
     if include_own:
-        if not same_rows(own, inbox.bank) or not inbox.finite[heard.receivers].all():
+        # Rows of the bank are shared, so own must be one of them. An own that is not finite would
+        # spoil the sorting for all receivers.
+        if not same_rows(own, inbox.bank) or not inbox.finite[selection.receivers].all():
             return None
-        rows = torch.cat([rows, heard.receivers[:, None]], 1)
+        rows = torch.cat([rows, selection.receivers[:, None]], 1)
+    # With c rows each, and at most c + 1 in total, a receiver lacks at most one. Two receivers are
+    # too few to share.
     if len(rows) <= 2 or len(rows.unique()) > rows.shape[1] + 1:
         return None
     # A row that occurs twice would be removed once.
@@ -120,39 +129,43 @@ def _shared_rows(own: Tensor, inbox: Received, heard: Heard, include_own: bool) 
     return None if (ordered[:, 1:] == ordered[:, :-1]).any() else rows
 
 
-def _by_leaving_out(result: Tensor, bank: Tensor, heard: Heard) -> bool:
+def _by_leaving_out(result: Tensor, bank: Tensor, selection: Selection) -> bool:
     """One sorting of all rows serves all receivers; the row that a receiver lacks is removed."""
-    union = heard.rows.unique()
-    left_out = union.sum() - heard.rows.sum(1) if len(union) > heard.rows.shape[1] else None
+    union = selection.rows.unique()
+    # Each receiver has all rows of the union except one, so that sums of ids tell which.
+    left_out = union.sum() - selection.rows.sum(1) if len(union) > selection.rows.shape[1] else None
     if native.serves(bank, result) and len(union) <= native.limits().max_values:
-        return _natively_leaving_out(result, bank, heard, union, left_out)
-    network = sorting(len(union), heard.trim)
-    heard_rows = union.tolist()
+        return _natively_leaving_out(result, bank, selection, union, left_out)
+    # If a row is left out, one rank more is kept than a receiver needs: the row may be among them.
+    network = sorting(len(union), selection.trim)
+    union_rows = union.tolist()
     for columns in column_blocks(bank.shape[1], EXCHANGED // 3):
         part = block(bank, columns)
         views = part.unbind()
         buffers = part.new_empty(len(union) + 1, part.shape[1]).unbind()
-        ranked = _run(network, [views[row] for row in heard_rows], buffers)
+        ranked = _apply_network(network, [views[row] for row in union_rows], buffers)
         if left_out is None:
-            result[heard.receivers, columns] = _mean(ranked).to(result.dtype)
+            result[selection.receivers, columns] = _elementwise_mean(ranked).to(result.dtype)
             continue
-        for some in chunks(len(heard.receivers), len(ranked[0])):
+        for some in chunks(len(selection.receivers), len(ranked[0])):
             missing = gather(bank, left_out[some], columns)
-            result[heard.receivers[some], columns] = _mean_without(ranked, missing).to(result.dtype)
+            means = _mean_without(ranked, missing).to(result.dtype)
+            result[selection.receivers[some], columns] = means
     return True
 
 
 def _natively_leaving_out(
-    result: Tensor, bank: Tensor, heard: Heard, union: Tensor, left_out: Tensor | None
+    result: Tensor, bank: Tensor, selection: Selection, union: Tensor, left_out: Tensor | None
 ) -> bool:
     if left_out is not None:
         places = torch.searchsorted(union, left_out)
         return native.trimmed_means_but_one(
-            [bank], union, places, heard.trim, result, heard.receivers
+            [bank], union, places, selection.trim, result, selection.receivers
         )
-    first = Heard(heard.receivers[:1], heard.rows[:1], heard.trim)
+    # No row is left out: all receivers have the same rows, and so the same mean.
+    first = Selection(selection.receivers[:1], selection.rows[:1], selection.trim)
     finite = _natively(result, bank, None, [first])
-    result[heard.receivers[1:]] = result[first.receivers]
+    result[selection.receivers[1:]] = result[first.receivers]
     return finite
 
 
@@ -165,37 +178,43 @@ def _mean_without(ranked: list[Tensor], missing: Tensor) -> Tensor:
     low, *inner, high = ranked
     if not inner:
         return torch.where(missing > low, low, high)
+    # Values are scaled before they are added: the sum of large ones would overflow.
     share = 1 / (len(ranked) - 1)
     ends = ((high * share - missing * share) + low * share).where(missing > low, high * share)
     ends = ends.where(missing < high, low * share)
     return _saturated(ends.add_(_weighted_sum(inner, share)))
 
 
-def _natively(result: Tensor, bank: Tensor, own: Tensor | None, heard: list[Heard]) -> bool:
+def _natively(
+    result: Tensor, bank: Tensor, own: Tensor | None, selections: list[Selection]
+) -> bool:
     """A network for each receiver, in C; whether all values are finite."""
     matrices = [bank]
-    rows = [some.rows for some in heard]
+    rows = [some.rows for some in selections]
     if own is not None:
+        # Rows of several matrices are numbered consecutively: own i is row len(bank) + i.
         matrices = [bank, own]
-        rows = [torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in heard]
+        rows = [
+            torch.cat([some.rows, len(bank) + some.receivers[:, None]], 1) for some in selections
+        ]
     counts = torch.cat([torch.full((len(some),), some.shape[1], device="cpu") for some in rows])
     trims = torch.cat(
-        [torch.full((len(some.receivers),), some.trim, device="cpu") for some in heard]
+        [torch.full((len(some.receivers),), some.trim, device="cpu") for some in selections]
     )
-    receivers = torch.cat([some.receivers for some in heard])
+    receivers = torch.cat([some.receivers for some in selections])
     flat = torch.cat([some.flatten() for some in rows])
     return native.trimmed_means(matrices, flat, counts, trims, result, receivers)
 
 
-def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, selection: Selection) -> None:
     """A network for each receiver, on views into the bank."""
     if bank.shape[1] * 2 <= EXCHANGED:
-        _by_wide_network(result, bank, own, heard)
+        _by_wide_network(result, bank, own, selection)
         return
-    count = heard.rows.shape[1] + (own is not None)
-    network = middle(count, heard.trim)
-    receivers = heard.receivers.tolist()
-    rows = heard.rows.tolist()
+    count = selection.rows.shape[1] + (own is not None)
+    network = middle(count, selection.trim)
+    receivers = selection.receivers.tolist()
+    rows = selection.rows.tolist()
     for columns in column_blocks(bank.shape[1], EXCHANGED):
         part = block(bank, columns)
         views = part.unbind()
@@ -204,34 +223,37 @@ def _by_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
             values = [views[row] for row in mine]
             if own is not None:
                 values.append(block(own[receiver : receiver + 1], columns)[0])
-            _write_mean(_run(network, values, buffers), result[receiver, columns])
+            _write_mean(_apply_network(network, values, buffers), result[receiver, columns])
 
 
-def _by_wide_network(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+def _by_wide_network(
+    result: Tensor, bank: Tensor, own: Tensor | None, selection: Selection
+) -> None:
     """One network for several receivers at a time, for models so short that calls dominate."""
     d = bank.shape[1]
-    count = heard.rows.shape[1] + (own is not None)
-    network = middle(count, heard.trim)
+    count = selection.rows.shape[1] + (own is not None)
+    network = middle(count, selection.trim)
     part = block(bank, slice(None))
-    for some in chunks(len(heard.receivers), d, EXCHANGED):
-        receivers = heard.receivers[some]
-        rows = heard.rows[some]
+    for some in chunks(len(selection.receivers), d, EXCHANGED):
+        receivers = selection.receivers[some]
+        rows = selection.rows[some]
         values = list(part.index_select(0, rows.T.flatten()).unflatten(0, rows.T.shape))
         if own is not None:
             values.append(gather(own, receivers, slice(None)))
         buffers = part.new_empty(count + 1, len(rows), d).unbind()
-        result[receivers] = _mean(_run(network, values, buffers)).to(result.dtype)
+        kept = _apply_network(network, values, buffers)
+        result[receivers] = _elementwise_mean(kept).to(result.dtype)
 
 
-def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) -> None:
+def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, selection: Selection) -> None:
     """The same for very many values, or for NaN, which sorting puts last."""
-    count = heard.rows.shape[1] + (own is not None)
+    count = selection.rows.shape[1] + (own is not None)
     for columns in column_blocks(bank.shape[1], max(1, min(EXCHANGED, (1 << 21) // count))):
-        for receiver, rows in zip(heard.receivers, heard.rows, strict=True):
+        for receiver, rows in zip(selection.receivers, selection.rows, strict=True):
             values = gather(bank, rows, columns)
             if own is not None:
                 values = torch.cat([values, gather(own, receiver[None], columns)])
-            kept = values.sort(dim=0).values[heard.trim : count - heard.trim]
+            kept = values.sort(dim=0).values[selection.trim : count - selection.trim]
             mean = _weighted_sum(list(kept), 1 / len(kept))
             # Saturated, except where a kept value is infinite: there, the bounds are too.
             largest = torch.finfo(mean.dtype).max
@@ -239,15 +261,19 @@ def _by_sorting(result: Tensor, bank: Tensor, own: Tensor | None, heard: Heard) 
             result[receiver, columns] = mean.to(result.dtype)
 
 
-def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
+def _apply_network(
+    network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]
+) -> list[Tensor]:
     """Run a network on values, writing to buffers only: one more than there are values."""
     items = list(values)
     ours = [False] * len(values)
     spare = list(buffers)
+    # ``ours[i]`` tells whether item i is a buffer, which may be overwritten; messages never are.
     for i, j, low, high in network.steps:
         a = items[i]
         b = items[j]
         if low and high:
+            # Both results need both values, so the first one goes to a spare buffer.
             items[i] = torch.minimum(a, b, out=spare.pop())
             items[j] = torch.maximum(a, b, out=b if ours[j] else spare.pop())
             if ours[i]:
@@ -261,7 +287,7 @@ def _run(network: Network, values: Sequence[Tensor], buffers: Sequence[Tensor]) 
     return [items[position] for position in network.kept]
 
 
-def _mean(values: list[Tensor]) -> Tensor:
+def _elementwise_mean(values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return values[0]
     mean = _weighted_sum(values, 1 / len(values))
@@ -272,7 +298,7 @@ def _mean(values: list[Tensor]) -> Tensor:
 def _write_mean(values: list[Tensor], result: Tensor) -> None:
     """The mean, written to a given tensor without a temporary if dtypes allow it."""
     if len(values) == 1 or values[0].dtype != result.dtype:
-        result.copy_(_mean(values))
+        result.copy_(_elementwise_mean(values))
         return
     torch.mul(values[0], 1 / len(values), out=result)
     for value in values[1:]:

@@ -34,6 +34,7 @@ def undo_infinite_norms(vectors: Tensor, previous: Tensor) -> Tensor:
     """
     if vectors.dtype != torch.float64:
         return vectors
+    # (n,) or (1,): whether the norm of each vector is finite.
     fits = are_finite(torch.atleast_2d(vectors))
     return vectors.where(fits.view(*vectors.shape[:-1], 1), previous)
 

@@ -26,6 +26,8 @@ def exact_near_ranks(
     A message is chosen or rejected by comparison with the distance of some rank. Rounding in a
     fast kernel must not decide that: an attacker could place messages where it does.
     """
+    # Thresholds are taken before any distance is replaced, so that the ranks do not influence each
+    # other.
     thresholds = [value_at_rank(measured, rank)[:, 0] for rank in ranks]
     for threshold in thresholds:
         measured = sharpened(own, inbox, sizes, measured, threshold)
@@ -34,6 +36,8 @@ def exact_near_ranks(
 
 def rank_with_ties(values: Tensor, senders: Tensor) -> Tensor:
     """(n, k) rank of each value in its row, from 0: ties by sender, infinite values last."""
+    # Slots are ordered by sender first, so that the stable sort by value leaves ties in this order.
+    # The last argsort inverts the permutation: from the slot of each rank to the rank of each slot.
     by_sender = senders.argsort(dim=1)
     by_value = values.gather(1, by_sender).argsort(dim=1, stable=True)
     return by_sender.gather(1, by_value).argsort(dim=1)

@@ -58,7 +58,7 @@ class Received:
 
     def lengths(self, chosen: Tensor) -> Tensor:
         """(n, k) norms of the messages in the chosen (n, k) slots; arbitrary values elsewhere."""
-        # Without messages there is no row 0 for unchosen slots to point to.
+        # Without messages, there is no row 0 for unchosen slots to point to.
         known = self.bank_norms if len(self.bank) else self.bank_norms.new_zeros(1)
         return known[self.slots.where(chosen, 0)]
 
@@ -68,6 +68,7 @@ class Received:
         return self._memo.get("finite", (self.bank,), self._find_finite)
 
     def _find_finite(self) -> Tensor:
+        # Norms that a kernel already measured spare a pass over the bank.
         return self.bank_norms.isfinite() if self._knows_norms else are_finite(self.bank)
 
     @property
@@ -79,6 +80,7 @@ class Received:
         # The mask itself is returned in the usual case, and `_find_arrived` then shares the edges.
         if self.keep_nonfinite or not self.mask.any() or self.finite.all():
             return self.mask
+        # Slots without a message may hold any number, also beyond the bank, so they point to row 0.
         return self.mask & self.finite[self.slots.where(self.mask, 0)]
 
     @property
@@ -89,6 +91,8 @@ class Received:
     def _trusted(self) -> Self:
         """Assume that all messages are finite; the caller checks later."""
         finite = torch.ones(len(self.bank), dtype=torch.bool, device=self.bank.device)
+        # The copy has a cache of its own, so that the assumption does not reach this inbox. The
+        # edges do not depend on it, and are shared.
         memo = Memo(trusting=True)
         memo.put("finite", (self.bank,), finite)
         memo.put("present", (self.bank, self.slots, self.mask), self.mask)
@@ -108,6 +112,7 @@ class Received:
         return self._memo.get("sent", self._ids, self._find_sent)
 
     def _find_sent(self) -> Wiring:
+        # Checked whenever the ids are new or modified: the C kernels read memory by them.
         self._check_ids()
         return Wiring(self.slots, self.mask)
 
@@ -131,12 +136,14 @@ class Received:
         if used.min() < 0 or used.max() >= len(self.bank):
             expected = f"rows of the bank, 0 to {len(self.bank) - 1}"
             raise ValueError(f"slots must be {expected}, found {used.min()} to {used.max()}")
+        # By default senders are the slots themselves, which were checked above.
         if self.senders is not self.slots and self.senders[self.mask].min() < 0:
             lowest = self.senders[self.mask].min()
             raise ValueError(f"senders must be ids of clients, at least 0, found {lowest}")
 
     def _copy(self, memo: Memo, **changed: object) -> Self:
         """A copy with another cache and some other fields, which are not checked again."""
+        # A shallow copy shares the tensors, and skips the checks of `Inbox.__post_init__`.
         part = copy(self)
         for name, value in {**changed, "_memo": memo}.items():
             object.__setattr__(part, name, value)

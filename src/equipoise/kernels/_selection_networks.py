@@ -55,6 +55,8 @@ def extraction(count: int, trim: int) -> Network:
     held: list[int] = []
     pairs: list[tuple[int, int]] = []
     for dropped in range(trim):
+        # Of the count - 2 * dropped items that are left, trim - dropped must go on each side. A set
+        # of this size lacks fewer than that, so its extremes are among those that must go.
         while len(held) < count - dropped - trim + 1:
             held.append(waiting.pop(0))
         low, high = _tournament(held, pairs)
@@ -65,6 +67,8 @@ def extraction(count: int, trim: int) -> Network:
 
 def _tournament(items: list[int], pairs: list[tuple[int, int]]) -> tuple[int, int]:
     """Append steps that bring the minimum and the maximum to the two returned positions."""
+    # Pairs first: the minimum is among the smaller ones, the maximum among the larger ones. This
+    # takes 3 n / 2 comparisons instead of 2 n.
     half = len(items) // 2
     lows = items[:half]
     highs = items[half : 2 * half]
@@ -83,6 +87,7 @@ def _tournament(items: list[int], pairs: list[tuple[int, int]]) -> tuple[int, in
 
 
 def _merge_exchange(count: int) -> list[tuple[int, int]]:
+    # The variables p, q, r and d (here distance) are those of Knuth's algorithm.
     pairs: list[tuple[int, int]] = []
     top = 1 << max(0, (count - 1).bit_length() - 1)
     p = top
@@ -103,6 +108,7 @@ def _merge_exchange(count: int) -> list[tuple[int, int]]:
 
 def _pruned(pairs: list[tuple[int, int]], wanted: set[int]) -> tuple[Step, ...]:
     """Only the steps, and the sides of steps, that the wanted positions depend on."""
+    # Backwards: an output that no later step reads, and that is not kept, need not be computed.
     steps: list[Step] = []
     for i, j in reversed(pairs):
         if i in wanted or j in wanted:
@@ -125,6 +131,7 @@ def c_header() -> str:
 
 
 def _small_networks() -> list[str]:
+    # Every trim that leaves at least one value.
     cases = [
         (count, trim)
         for count in range(1, MAX_IN_REGISTERS + 1)
@@ -145,6 +152,7 @@ def _small_networks() -> list[str]:
 
 def _sorters() -> list[str]:
     """Sorting networks for each half of up to twice as many values."""
+    # Lists of 17 to 32 values are split into halves of 8 to 16, which fit the registers.
     counts = range((MAX_IN_REGISTERS + 1) // 2, MAX_IN_REGISTERS + 1)
     lines = [
         f"#define MAX_IN_REGISTERS {MAX_IN_REGISTERS}",

@@ -61,21 +61,8 @@ def _combine(
     own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite; None if that is unknown."""
-    chosen = weights != 0
-    receivers, columns = (
-        inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
-    )
-    rows = inbox.slots[receivers, columns]
-    weight = weights[receivers, columns]
+    edges, others = _split_edges(inbox, weights)
     result = new_output(own, *own.shape) if out is None else out
-    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
-    # do not fit a float32. Both are added one by one.
-    edges = (receivers, rows, weight)
-    others = (receivers[:0], rows[:0], weight[:0])
-    if inbox.keep_nonfinite or not _are_plain(weight):
-        plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
-        others = _some(edges, ~plain)
-        edges = _some(edges, plain)
     mine = own_weights.nonzero().flatten()
     if native.serves(own, inbox.bank, result) and _are_plain(own_weights[mine]):
         finite = combine_natively(own, own_weights, inbox.bank, edges, result)
@@ -87,6 +74,24 @@ def _combine(
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
     _add_rows(result, mine, own, mine, own_weights[mine])
     return result, None
+
+
+def _split_edges(inbox: Received, weights: Tensor) -> tuple[Edges, Edges]:
+    """The edges of weight other than 0: those to add fast, and those to add one by one."""
+    chosen = weights != 0
+    # If all messages have a weight, the inbox already knows their edges.
+    receivers, columns = (
+        inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
+    )
+    rows = inbox.slots[receivers, columns]
+    weight = weights[receivers, columns]
+    edges = (receivers, rows, weight)
+    if not inbox.keep_nonfinite and _are_plain(weight):
+        return edges, (receivers[:0], rows[:0], weight[:0])
+    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
+    # do not fit a float32. Both are added one by one.
+    plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
+    return _some(edges, plain), _some(edges, ~plain)
 
 
 def _mend_overflows(

@@ -35,6 +35,7 @@ def combine_natively(
     if len(edges[0]) <= WORTH * (len(out) + len(bank)):
         return native.weighted_row_sums(matrices, *edges, out)
     finite = True
+    # Receivers of which the sums are still to be computed.
     left = torch.ones(len(out), dtype=torch.bool, device="cpu")
     for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
         finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
@@ -69,6 +70,7 @@ def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tenso
     """Receivers with equal weights: their ids, rows, the row that each lacks, and the weight."""
     receivers, rows, weight = edges
     infinite = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu")
+    # The weights of a receiver are equal if their minimum is their maximum.
     low = infinite.scatter_reduce(0, receivers, weight, "amin")
     high = (-infinite).scatter_reduce(0, receivers, weight, "amax")
     shares, sizes = low[low == high].unique(return_counts=True)
@@ -89,10 +91,10 @@ def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, T
     count = int(used.sum())
     if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
         return None
-    heard = torch.zeros(n, count, dtype=torch.int64, device="cpu")
-    heard.index_put_(
+    times = torch.zeros(n, count, dtype=torch.int64, device="cpu")
+    times.index_put_(
         (receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True
     )
-    if int(heard.max()) > 1 or int(heard.sum(1).min()) < count - 1:
+    if int(times.max()) > 1 or int(times.sum(1).min()) < count - 1:
         return None
-    return used.nonzero().flatten(), heard.argmin(1).where(heard.sum(1) < count, -1)
+    return used.nonzero().flatten(), times.argmin(1).where(times.sum(1) < count, -1)

@@ -41,6 +41,7 @@ class Wiring:
     def groups(self) -> list[Group]:
         """The receivers that have a message, grouped by the number of messages."""
         counts = self.mask.sum(1)
+        # Slots with a message first, in their order: the sort is stable.
         compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         found = []
         for count in counts[counts > 0].unique().tolist():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise._utils.validation import check_count, describe
 
-Array = np.ndarray[Any, np.dtype[Any]]
+NumpyArray = np.ndarray[Any, np.dtype[Any]]
 
 LARGEST_ID = 2**63 - 1  # ids are stored as int64
 UNREADABLE = "malformed: cannot be read"
@@ -48,7 +48,7 @@ def as_ids(senders: Iterable[int] | Tensor | None, count: int) -> list[int]:
     return ids
 
 
-def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array | str:
+def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | NumpyArray | str:
     """The ``d`` values of a message, or the reason for rejecting it.
 
     The values are a strided floating-point tensor, a floating-point array, or an array of single
@@ -58,9 +58,9 @@ def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array
     """
     try:
         if issubclass(type(message), Tensor):  # isinstance trusts message.__class__
-            return _read_tensor(message, d)  # type: ignore[arg-type]
+            return _parse_tensor(message, d)  # type: ignore[arg-type]
         if issubclass(type(message), np.ndarray):
-            return _read_array(np.asarray(message), d)
+            return _parse_array(np.asarray(message), d)
         try:
             # A memoryview copies nothing.
             buffer = memoryview(message)  # type: ignore[arg-type]
@@ -68,12 +68,12 @@ def parse_message(message: object, d: int, dtype: torch.dtype) -> Tensor | Array
             return (
                 f"malformed: {type(message).__name__!a:.40}, expected a tensor, an array or bytes"
             )
-        return _read_buffer(np.asarray(buffer), d, dtype)
+        return _parse_buffer(np.asarray(buffer), d, dtype)
     except Exception:  # e.g. a released buffer, an unknown format, a class that raises
         return UNREADABLE
 
 
-def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool:
+def copy_values(values: Tensor | NumpyArray, row: Tensor, dtype: torch.dtype) -> bool:
     """Copy values that `parse_message` returned to a row of a bank; return False if that fails."""
     try:
         tensor = _as_tensor(values, dtype) if isinstance(values, np.ndarray) else values.detach()
@@ -83,7 +83,7 @@ def copy_values(values: Tensor | Array, row: Tensor, dtype: torch.dtype) -> bool
     return True
 
 
-def _read_tensor(message: Tensor, d: int) -> Tensor | str:
+def _parse_tensor(message: Tensor, d: int) -> Tensor | str:
     tensor = message
     if type(message) is not Tensor:
         # Overridden methods of a subclass must not run: they could report a wrong size, or write
@@ -100,15 +100,20 @@ def _read_tensor(message: Tensor, d: int) -> Tensor | str:
         return f"malformed: a tensor of {tensor.dtype}, expected floating-point values"
     if tensor.numel() != d:
         return f"wrong size: {tensor.numel()} values, expected {d}"
-    # Its storage may have been freed by resize_. Reading the tensor would then crash the process.
-    reach = sum((s - 1) * stride for s, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
-    if d and end > tensor.untyped_storage().nbytes():
+    if d and not _has_storage(tensor):
         return "malformed: a tensor without storage"
     return tensor
 
 
-def _read_array(array: Array, d: int) -> Array | str:
+def _has_storage(x: Tensor) -> bool:
+    """Whether the memory of a tensor reaches to its last element."""
+    # Its storage may have been freed by resize_. Reading the tensor would then crash the process.
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    end = (x.storage_offset() + last + 1) * x.element_size()
+    return end <= x.untyped_storage().nbytes()
+
+
+def _parse_array(array: NumpyArray, d: int) -> NumpyArray | str:
     if array.dtype.kind != "f":
         return f"malformed: an array of {array.dtype.name:.40}, expected floating-point values"
     if array.size != d:
@@ -116,17 +121,17 @@ def _read_array(array: Array, d: int) -> Array | str:
     return array
 
 
-def _read_buffer(array: Array, d: int, dtype: torch.dtype) -> Array | str:
+def _parse_buffer(array: NumpyArray, d: int, dtype: torch.dtype) -> NumpyArray | str:
     """A buffer of single bytes holds values of ``dtype``; other buffers state their format."""
     # Integers, unsigned integers and byte strings of one byte are how buffers hold raw bytes.
     if array.dtype.itemsize != 1 or array.dtype.kind not in "iuS":
-        return _read_array(array, d)
+        return _parse_array(array, d)
     if array.size != d * dtype.itemsize:
         return f"wrong size: {array.size} bytes, expected {d * dtype.itemsize}"
     return array
 
 
-def _as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
+def _as_tensor(values: NumpyArray, dtype: torch.dtype) -> Tensor:
     """An array of any byte order and layout as a vector; a copy only if PyTorch cannot share it."""
     if values.dtype.kind != "f":
         fresh = np.array(values, order="C").reshape(-1)  # bytes may be read-only or not aligned

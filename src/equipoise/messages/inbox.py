@@ -52,6 +52,7 @@ class Inbox(Received):
     __repr__ = as_call
 
     def __post_init__(self) -> None:
+        # A frozen dataclass sets its fields this way. Slots that are no tensor fail in `_check`.
         if self.mask is None and isinstance(self.slots, Tensor):
             object.__setattr__(self, "mask", torch.ones_like(self.slots, dtype=torch.bool))
         if self.senders is None:
@@ -65,6 +66,7 @@ class Inbox(Received):
         _check_table("slots", self.slots, torch.int64, None)
         _check_table("mask", self.mask, torch.bool, self.slots.shape)
         _check_table("senders", self.senders, torch.int64, self.slots.shape)
+        # Kernels index the bank by slots, and senders break ties, so all must be on one device.
         devices = {x.device for x in (self.bank, *self._ids)}
         if len(devices) > 1:
             found = sorted(map(str, devices))
@@ -119,14 +121,9 @@ class Inbox(Received):
         ...     print(slot, reason)
         1 wrong size: 3 values, expected 2
         2 malformed: 'str', expected a tensor, an array or bytes
-        3 duplicate: sender 4 was heard in slot 0
+        3 duplicate: sender 4 already filled slot 0
         """
-        if not is_floating(like):
-            raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
-        if dtype is None:
-            dtype = like.dtype
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating-point torch.dtype, found {dtype!r}")
+        dtype = _as_wire_dtype(dtype, like)
         received = as_messages(messages)
         ids = as_ids(senders, len(received))
         found = [parse_message(message, like.numel(), dtype) for message in received]
@@ -141,12 +138,14 @@ class Inbox(Received):
             if isinstance(values, str):
                 reasons[slot] = values
             elif sender in accepted:
-                reasons[slot] = f"duplicate: sender {sender} was heard in slot {accepted[sender]}"
+                reasons[slot] = f"duplicate: sender {sender} already filled slot {accepted[sender]}"
             elif copy_values(values, bank[len(accepted)], dtype):
                 rows[slot] = len(accepted)
                 accepted[sender] = slot
             else:
                 reasons[slot] = UNREADABLE
+        # Slots of rejected messages point to row 0, and the mask hides them. A sender none of whose
+        # messages could be copied leaves a row at the end of the bank, which is cut off.
         mask = [slot not in reasons for slot in range(len(received))]
         return cls(
             bank[: len(accepted)],
@@ -200,6 +199,7 @@ class Inbox(Received):
 
     def with_bank(self, bank: Tensor, *, keep_nonfinite: bool = False) -> Inbox:
         """Other messages along the same edges; the ids are not checked again."""
+        # Edges depend on the ids only. Norms and finiteness depend on the bank, and start anew.
         memo = Memo()
         memo.put("sent", self._ids, self._sent)
         return self._copy(memo, bank=bank, keep_nonfinite=keep_nonfinite)
@@ -214,6 +214,7 @@ class Inbox(Received):
         if not is_mask:
             chosen = chosen.long()
             check_range("receivers", chosen, 0, self.n)
+        # The reasons stay with their slots, which are numbered as before.
         part = Inbox(
             self.bank,
             self.slots[chosen],
@@ -227,6 +228,17 @@ class Inbox(Received):
             if known is not None:
                 part._memo.put(name, (self.bank,), known)
         return part
+
+
+def _as_wire_dtype(dtype: torch.dtype | None, like: Tensor) -> torch.dtype:
+    """The dtype of values in bytes, by default that of ``like``; raise unless both are floating."""
+    if not is_floating(like):
+        raise ValueError(f"like must be a floating-point tensor, found {describe(like)}")
+    if dtype is None:
+        return like.dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point torch.dtype, found {dtype!r}")
+    return dtype
 
 
 def _check_table(name: str, x: object, dtype: torch.dtype, shape: torch.Size | None) -> None:

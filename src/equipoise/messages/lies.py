@@ -49,6 +49,7 @@ class Lies:
         device = self.rows.device
         if self.which is None:
             object.__setattr__(self, "which", torch.arange(len(self.rows), device=device))
+        # ``which`` sets the number of entries. Senders and receivers must match it.
         shape = self.which.shape
         for name in ("senders", "receivers", "which"):
             ids = getattr(self, name)
@@ -89,6 +90,7 @@ class Lies:
         ids = _choose(only, rows)
         if senders is None:
             return cls(rows, torch.full_like(ids, -1), ids, ids)
+        # All pairs: receivers change slowly, senders fast.
         sender_ids = _choose(senders, rows, name="senders")
         receiver_ids = ids.repeat_interleave(len(sender_ids))
         return cls(rows, sender_ids.repeat(len(ids)), receiver_ids, receiver_ids)
@@ -102,6 +104,7 @@ class Lies:
         tensor([1, 2])
         """
         _check_edges(edges)
+        # -1 would stand for all clients; an edge has two definite ends.
         check_range("edges", edges, 0, None)
         if which is None and len(rows) != len(edges):
             expected = f"one per edge without which, expected {len(edges)}"
@@ -138,6 +141,7 @@ class Lies:
             raise ValueError(
                 f"lies must share one width d, dtype and device, found {', '.join(found)}"
             )
+        # Rows of each table follow those of the tables before. The last start has no table.
         starts = [0, *accumulate(len(x.rows) for x in lies)]
         return Lies(
             torch.cat([x.rows for x in lies]),
@@ -158,7 +162,8 @@ class Lies:
         """
         _check_edges(edges)
         ids = (edges, self.senders, self.receivers)
-        # Any n beyond all ids makes the addresses of edges distinct.
+        # Here the number of clients is unknown. Any n beyond all ids makes the addresses of edges
+        # distinct.
         n = 1 + max((int(x.max()) for x in ids if x.numel()), default=0)
         which = self._find(edges[:, 0], edges[:, 1], n)
         is_lie = which >= 0
@@ -193,10 +198,12 @@ def lies_received(lies: Lies, senders: Tensor, mask: Tensor) -> Tensor:
     -1 stands for no lie.
     """
     n = len(senders)
+    # An id beyond the graph would address another edge: see `_address`.
     check_range("senders of lies", lies.senders, -1, n)
     check_range("receivers of lies", lies.receivers, -1, n)
     receivers = torch.arange(n, device=senders.device)[:, None].expand_as(senders)
     table = torch.full_like(senders, -1)
+    # Only edges that may carry a lie are searched.
     table[mask] = lies._find(senders[mask], receivers[mask], n)
     return table
 
@@ -228,7 +235,8 @@ def substitute_lies(
     is_model = mask & ~is_lie
     kept, model_slots = _renumber(senders[is_model], len(models))
     sent, lie_slots = _renumber(which[is_lie], len(lies.rows))
-    # Rows that no client receives any more are left out, so the bank grows by distinct lies only.
+    # The bank: models first, then lies. Rows that no client receives any more are left out, so it
+    # grows by distinct lies only.
     bank = new_output(models, len(kept) + len(sent), models.shape[1])
     torch.index_select(models, 0, kept, out=bank[: len(kept)])
     torch.index_select(lies.rows, 0, sent, out=bank[len(kept) :])
@@ -239,7 +247,7 @@ def substitute_lies(
 
 
 def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
-    """Lies that match the models; in a tensor (n, d), row i is what client i sends to all."""
+    """Lies that match the models; in a tensor (n, d), row i is the message of client i to all."""
     if not isinstance(lies, Lies | Tensor):
         found = type(lies).__name__
         raise ValueError(f"lies must be Lies or a tensor shaped like models, found {found}")
@@ -250,6 +258,7 @@ def as_lies(lies: Lies | Tensor, models: Tensor) -> Lies:
     if rows.shape[1] != models.shape[1]:
         expected = f"d = {models.shape[1]} parameters like models"
         raise ValueError(f"lies must have {expected}, found {rows.shape[1]}")
+    # No silent cast: a lie beyond the range of the dtype of the models would become infinite.
     if (rows.dtype, rows.device) != (models.dtype, models.device):
         expected, found = (f"{x.dtype} on {x.device}" for x in (models, rows))
         raise ValueError(
@@ -263,6 +272,7 @@ def _choose(clients: Clients | None, rows: Tensor, *, name: str = "only") -> Ten
     n = len(rows)
     if clients is None:
         return torch.arange(n, device=rows.device)
+    # Ids from a mask are ascending, and `as_mask` rejects repeated ones.
     return as_mask(clients, n, name=name).nonzero().flatten().to(rows.device)
 
 
@@ -276,6 +286,7 @@ def _renumber(ids: Tensor, end: int) -> tuple[Tensor, Tensor]:
 
 def _address(senders: Tensor, receivers: Tensor, n: int) -> Tensor:
     """One integer per pair of a sender and a receiver, each from -1 to n - 1."""
+    # Digits of base n + 1, shifted by one for the -1 that stands for all clients.
     return (senders + 1) * (n + 1) + receivers + 1
 
 

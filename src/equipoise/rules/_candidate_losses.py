@@ -33,7 +33,7 @@ def candidate_losses(
     losses = torch.full(chosen.shape, torch.inf, dtype=torch.float64, device=own.device)
     found = _evaluate(loss_of, inbox.bank, rows, receivers)
     losses[receivers, columns] = found.where(~found.isnan(), torch.inf)
-    # Losses of own are evaluated only where they are compared with something.
+    # Losses of own are evaluated only for clients that compare a message with them.
     clients = receivers.unique()
     own_losses = torch.full((len(own),), torch.inf, dtype=torch.float64, device=own.device)
     own_losses[clients] = _evaluate(loss_of, own, clients, clients)

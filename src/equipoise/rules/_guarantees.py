@@ -16,7 +16,7 @@ from equipoise._utils.validation import check_count, check_flag
 INNER_PACKAGES = ("equipoise", "torch")
 
 _given: ContextVar[list[str] | None] = ContextVar("_given", default=None)
-_clients: ContextVar[Tensor | None] = ContextVar("_clients", default=None)
+_served_clients: ContextVar[Tensor | None] = ContextVar("_served_clients", default=None)
 
 
 class GuaranteeWarning(UserWarning):
@@ -43,8 +43,9 @@ def check_guarantee(tolerated: Tensor, most: Tensor, degrees: Tensor, *, strict:
     beyond = (tolerated > (most if strict else most.clamp_min(0))) & (degrees > 0)
     if not beyond.any():
         return
+    # Receivers of an inbox may be some of the clients only: see `serving`.
     row = int(beyond.nonzero()[0])
-    ids = _clients.get()
+    ids = _served_clients.get()
     client = row if ids is None else int(ids[row])
     found = int(tolerated[row])
     limit = int(most[row])
@@ -113,8 +114,8 @@ def without_warnings() -> Iterator[None]:
 @contextmanager
 def serving(clients: Tensor) -> Iterator[None]:
     """Let warnings and errors call receiver i of an inbox ``clients[i]``."""
-    token = _clients.set(clients)
+    token = _served_clients.set(clients)
     try:
         yield
     finally:
-        _clients.reset(token)
+        _served_clients.reset(token)

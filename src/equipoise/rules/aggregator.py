@@ -12,6 +12,8 @@ from equipoise.messages import Inbox
 from equipoise.types import Aggregated, RoundInputs
 
 
+# The optional attributes are not declared in the protocols: `isinstance` would then require them,
+# and a plain function could not be a rule.
 @runtime_checkable
 class Aggregator(Protocol):
     """A rule with one exchange a round.

@@ -65,10 +65,12 @@ class Balance(WeightedRule):
     @property
     def needs(self) -> tuple[str, ...]:
         """The round, unless the limit is constant."""
+        # With kappa = 0, variant I of the paper, the limit is gamma in all rounds.
         return ("t", "total") if self.kappa > 0 else ()
 
     def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
         """Give the accepted messages equal weights."""
+        # gamma * exp(-kappa * lambda(t)): the acceptance radius, relative to the norm of own.
         limit = float(self.gamma)
         if self.kappa > 0:
             limit *= self._decay(inputs["t"], inputs["total"])

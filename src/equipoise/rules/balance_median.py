@@ -45,6 +45,7 @@ class BalanceMedian(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, **_: Any) -> Tensor:
         """Give the accepted messages equal weights."""
         distances, norms = kernels.distances(own, inbox)
+        # All q_j of a client have the same denominator, so the ranks of distances are those of q.
         # Absent messages are infinitely far away, so they come after all others.
         middle = (inbox.counts - 1) // 2
         distances = kernels.exact_near_ranks(own, inbox, norms, distances, middle)

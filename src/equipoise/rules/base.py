@@ -68,6 +68,7 @@ class Rule(ABC):
             if own.dim() == 2:
                 return self.aggregate(models, inbox, **inputs)
             out = self.aggregate(models, inbox, **_as_batch_inputs(inputs))
+        # The batch of one client becomes a single model again.
         weights = None if out.weights is None else out.weights[0]
         return Aggregated(out.model[0], weights, out.state)
 
@@ -112,6 +113,7 @@ def own_share(weights: Tensor) -> Tensor:
 
 def as_diagnostic(weights: Tensor, own: Tensor) -> Tensor:
     """Weights in the dtype of own, but no narrower than float32."""
+    # bfloat16 has two to three digits: shares of many messages would not sum to 1.
     return weights.to(torch.promote_types(own.dtype, torch.float32))
 
 
@@ -131,6 +133,7 @@ def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:
 
     Inputs with a hyper-parameter of the same name are optional; see `as_tolerated`.
     """
+    # An input that is None counts as not given, as in `check_inputs`.
     required = [name for name in rule.needs or () if not hasattr(rule, name)]
     missing = [name for name in required if inputs.get(name) is None]
     if missing:
@@ -183,7 +186,7 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
         )
     # The usual mistake is the inbox of a whole graph for one client.
     if len(models) != inbox.n:
-        hint = "; inbox.of(i) is what client i received" if own.dim() == 1 else ""
+        hint = "; inbox.of(i) is the inbox of client i" if own.dim() == 1 else ""
         raise ValueError(
             f"own must have one model per receiver, expected {inbox.n}, found {len(models)}{hint}"
         )
@@ -202,10 +205,7 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
     out = inputs.get("out")
     if out is None:
         return
-    is_like_own = isinstance(out, Tensor) and (
-        (out.shape, out.dtype, out.device) == (own.shape, own.dtype, own.device)
-    )
-    if not is_like_own:
+    if not _is_like(out, own):
         expected = f"a tensor like own, {describe(own)} on {own.device}"
         raise ValueError(f"out must be {expected}, found {describe(out)}")
     if _overlaps_itself(out):
@@ -222,6 +222,13 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
         raise ValueError(
             "out must have memory of its own, found that of own, of a message or of a round input"
         )
+
+
+def _is_like(x: object, own: Tensor) -> bool:
+    """Whether ``x`` is a tensor of the shape and dtype of own, and on its device."""
+    return isinstance(x, Tensor) and (
+        (x.shape, x.dtype, x.device) == (own.shape, own.dtype, own.device)
+    )
 
 
 def _overlaps_itself(x: Tensor) -> bool:

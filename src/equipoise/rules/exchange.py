@@ -53,6 +53,7 @@ def run_exchanges(
     >>> eq.mix(own, out.model, alpha=0.5)
     tensor([1.5000])
     """
+    # A rule may be a plain function, whose type says nothing.
     name = getattr(rule, "__name__", type(rule).__name__)
     check_inputs(name, inputs)
     exchanges = as_multi_exchange(rule).exchanges(own, **inputs)
@@ -64,7 +65,10 @@ def run_exchanges(
     try:
         sent = next(exchanges)
     except StopIteration:
-        raise ValueError(f"{name}.exchanges must yield what is sent, found nothing") from None
+        raise ValueError(
+            f"{name}.exchanges must yield the messages to send, found nothing"
+        ) from None
+    # The last value that was sent is the one to mix with: LEARN sends updates before models.
     while True:
         received = exchange(sent)
         try:
@@ -78,6 +82,8 @@ def _checked_result(rule: str, out: object) -> Aggregated:
     if not isinstance(out, Aggregated):
         hint = "Aggregated(model) makes one"
         raise ValueError(f"{rule} must return an Aggregated, found {describe(out)}; {hint}")
+    # Any object with the right method is a rule, so that results are checked here, where the rule
+    # can be named, and not where they are used.
     if out.weights is not None and not isinstance(out.weights, Tensor):
         found = describe(out.weights)
         raise ValueError(f"weights of {rule} must be a tensor or None, found {found}")

@@ -79,18 +79,22 @@ class FedAvg(Rule):
         if not self.weighted:
             return uniform(accepted)
         counts = _as_samples(samples, inbox)
+        # Absent slots may hold any sender, so they look up client 0, and count for 0.
         sizes = counts[inbox.senders.where(accepted, 0)].where(accepted, 0.0)
         total = sizes.sum(1, keepdim=True)
+        # If no accepted sender has an example, own gets the whole weight; 0 / 0 would be NaN.
         return (sizes / total).where(total > 0, 0.0)
 
 
 def _as_samples(samples: Tensor | None, inbox: Inbox) -> Tensor:
     """The number of examples of each client, float64; raise unless they are valid."""
+    # Samples are looked up by client id, so the largest id decides how many are needed.
     clients = int(inbox.senders[inbox.mask].max()) + 1 if inbox.mask.any() else 1
     counts = torch.as_tensor(samples, device=inbox.slots.device).double()
     if counts.dim() != 1 or len(counts) < clients:
         expected = f"one number per client, at least {clients}"
         raise ValueError(f"samples must have {expected}, found {describe(counts)}")
+    # Negative counts would give weights outside of [0, 1].
     if not (counts.isfinite() & (counts >= 0)).all():
         raise ValueError(f"samples must be finite and >= 0, found {counts.min()} to {counts.max()}")
     return counts

@@ -62,6 +62,7 @@ class FLTrust(Rule):
         cosines, norms = kernels.cosines(own, inbox)
         # Only messages with a positive cosine count, so only their norms matter here.
         scales = norms[:, None] / inbox.lengths(cosines > 0)
+        # c_j = max(0, cos(w_i, w_j)); 0 also where the scale ||w_i|| / ||w_j|| overflows.
         trust = cosines.clamp_min_(0).where(scales.isfinite(), 0.0)
         if self.weighted:
             total = trust.sum(1, keepdim=True)
@@ -71,5 +72,6 @@ class FLTrust(Rule):
         weights = (shares * scales).where(shares > 0, 0.0)  # 0 * inf would be NaN
         # Weights of rescaled messages need not sum to 1, so own does not get the remainder.
         share_of_own = (shares.sum(1) == 0).double()
+        # The kernel multiplies messages by share times scale, so no rescaled copy is made.
         model = kernels.combine(own, share_of_own, inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)

@@ -55,6 +55,7 @@ class Krum(WeightedRule):
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 3) // 2, degrees, strict=self.strict)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+        # q = |N_i| - f - 2 leaves out the message itself, and f + 1 others.
         for group, scores in kernels.nearest_sums(own, inbox, excluded=f + 2):
             # Equal scores go to the lowest client id, so that an attacker gains nothing from the
             # order in which messages arrive.

@@ -83,6 +83,7 @@ class LEARN:
         # A wrong update would be added to own silently, by broadcasting.
         if not isinstance(update, Tensor) or (update.shape, update.dtype) != (own.shape, own.dtype):
             raise ValueError(f"update must be like own, {describe(own)}, found {describe(update)}")
+        # Checked before the first exchange: an error after it would waste the messages of a round.
         check_out(inputs, own)
         own = own.detach()
         update = update.detach()

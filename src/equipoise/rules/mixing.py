@@ -32,6 +32,7 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
             [1.5000, 1.0000]])
     """
     _check_models(own, model)
+    # The kernel takes matrices: one client is a matrix of one row.
     shares = as_shares(alpha, own)
     mixed = interpolate(torch.atleast_2d(own), torch.atleast_2d(model), shares)
     return mixed.view(own.shape)
@@ -45,9 +46,11 @@ def as_shares(alpha: object, own: Tensor) -> Tensor:
     if not (alpha.is_floating_point() if isinstance(alpha, Tensor) else is_number(alpha)):
         expected = "a number or a floating-point tensor"
         raise ValueError(f"alpha must be {expected}, found {describe(alpha)}")
+    # A tensor without dimensions counts as a number.
     per_client = isinstance(alpha, Tensor) and alpha.dim() > 0
     shares = torch.as_tensor(alpha, dtype=torch.float64, device="cpu")
-    if per_client and (own.dim() != 2 or shares.shape != own.shape[:1]):
+    # own (d,) has no leading dimension, so that any tensor of shares is an error.
+    if per_client and shares.shape != own.shape[:-1]:
         expected = "a number"
         if own.dim() != 1:
             expected += f" or a tensor of shape {tuple(own.shape[:1])}"
@@ -69,6 +72,7 @@ def _check_models(own: Tensor, model: Tensor) -> None:
             expected = "a floating-point tensor of shape (d,) or (n, d)"
             found = f"{describe(x)}{vector_hint(x, name)}"
             raise ValueError(f"{name} must be {expected}, found {found}")
+    # Broadcasting or promotion would hide a mistake of the caller.
     if (own.shape, own.dtype) != (model.shape, model.dtype):
         raise ValueError(f"model must be like own, {describe(own)}, found {describe(model)}")
     if own.device != model.device:

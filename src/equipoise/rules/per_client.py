@@ -41,12 +41,12 @@ class PerClient(Rule):
     def __init__(self, rules: Iterable[Aggregator]) -> None:
         object.__setattr__(self, "rules", tuple(rules))
         for client, rule in enumerate(self.rules):
+            # A class is callable, but calling it makes a rule; a frequent mistake.
             if isinstance(rule, type) or not callable(rule):
                 is_class = isinstance(rule, type)
                 found = f"the class {rule.__name__}" if is_class else type(rule).__name__
-                raise ValueError(
-                    f"rules must be rules that talk once a round, found {found} for client {client}"
-                )
+                expected = "rules with one exchange a round"
+                raise ValueError(f"rules must be {expected}, found {found} for client {client}")
 
     @classmethod
     def drawn(
@@ -122,8 +122,10 @@ class PerClient(Rule):
 
 def _of_clients(name: str, value: Any, clients: Tensor) -> Any:
     """A round input, restricted to some of the clients."""
+    # The rule numbers its receivers from 0, and the caller's function takes ids of clients.
     if name == "loss_of" and value is not None:
         return lambda models, receivers: value(models, clients[receivers])
+    # Samples are looked up by the sender's id, so they stay whole.
     if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():
         return value[clients]
     return value

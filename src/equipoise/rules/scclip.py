@@ -78,6 +78,8 @@ class SCClip(Rule):
             # and its message must be clipped, not rejected.
             distances.clamp_max_(torch.finfo(torch.float64).max)
             shares = uniform(inbox.present & norms.isfinite()[:, None])
+            # z_j = (1 - f_j) w_i + f_j w_j with f_j = min(1, tau / distance), so that the remainder
+            # of the shares is the weight of own.
             shares *= kernels.clip_factors(self._radius(distances, inbox), distances)
             weights = shares
         model = kernels.combine(own, own_share(shares), inbox, weights, out=out)

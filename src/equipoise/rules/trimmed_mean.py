@@ -57,7 +57,10 @@ class TrimmedMean(Rule):
     ) -> Aggregated:
         """Trim and average; weights differ by coordinate, so there are none."""
         f = as_tolerated(self, tolerated, inbox)
+        # 2 f_i < |N_i| means f_i <= (|N_i| - 1) // 2. Messages that are not finite count as well:
+        # they may come from the f_i malicious neighbors.
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
-        # The kernel clamps f to what leaves at least one value.
+        # The kernel clamps f to (count - 1) // 2 of the finite messages, so that one or two values
+        # are left even if f is too large.
         return Aggregated(kernels.trimmed_mean(own, inbox, f, out=out), None, state)

@@ -59,8 +59,10 @@ class UBAR(WeightedRule):
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
         degrees = inbox.mask.sum(1)
         check_guarantee(f, degrees - 1, degrees, strict=self.strict)
+        # First stage: the nearest messages N_i^s. Only these are evaluated, since losses cost most.
         distances, near = self._nearest(own, inbox, f)
         losses, own_losses = candidate_losses(inputs["loss_of"], own, inbox, near)
+        # Second stage: strictly lower, so that a copy of own is not accepted.
         accepted = near & (losses < own_losses[:, None])
         if self.empty != "own":
             order = losses if self.empty == "best" else distances
@@ -73,6 +75,7 @@ class UBAR(WeightedRule):
     def _nearest(self, own: Tensor, inbox: Inbox, tolerated: Tensor) -> tuple[Tensor, Tensor]:
         """(n, k) distances, and which messages are the nearest, all but ``tolerated`` (n,)."""
         distances, norms = kernels.distances(own, inbox)
+        # |N_i| - f_i, of the messages that are present. It may be negative; then none is near.
         amount = inbox.counts - tolerated
         ranks = [amount - 1]
         if self.empty == "closest":

@@ -97,6 +97,7 @@ def in_float32(
 
 def summed_parts(d: int) -> list[tuple[int, int]]:
     """Ranges of columns that are summed apart, the same for any number of threads."""
+    # C adds to a float64 sum after so many columns. No part interrupts a run of them.
     flush = limits().flush_columns
     width = max(1, -(-d // (PARTS * flush))) * flush
     return [(part.start, part.stop) for part in column_blocks(d, width)]
@@ -112,6 +113,7 @@ def over_columns(
     if not len(results):
         return True
     threads = torch.get_num_threads() if cost * d >= SINGLE_THREADED else 1
+    # Whole strips per thread, so that only the last one has incomplete vectors.
     strip = limits().max_strip
     parts = list(column_blocks(d, -(-d // (threads * strip)) * strip))
 

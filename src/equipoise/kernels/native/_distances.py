@@ -62,7 +62,8 @@ def measure(
             measure(parts, left, right, differ=differ, all_rows=all_rows)
             for parts, _ in in_float32(matrices)
         ]
-        return sum(pairs for pairs, _ in found), sum(norms for _, norms in found)  # type: ignore[return-value]
+        measures, norms = zip(*found, strict=True)
+        return sum(measures), sum(norms)
     rows = addresses(matrices)
     if not all_rows:
         rows, (left, right) = compact(matrices, left, right)
@@ -75,16 +76,11 @@ def measure(
     # The number of blocks is rounded down, so that each of several blocks has more than
     # clique_pairs pairs per row: C then uses the same strips, and sums in the same order.
     blocks = max(1, len(left) // max(PAIRS, limits().clique_pairs * count + 1))
-    measures: list[Tensor] = []
-    norms = torch.empty(0, device="cpu")
-    chunks = zip(left.chunk(blocks), right.chunk(blocks), strict=True)
-    for number, (some, others) in enumerate(chunks):
-        ends = (some.contiguous(), others.contiguous())
-        squares, sizes = _measure_pairs(x, rows, 0, ends, len(some), differ)
-        measures.append(squares)
-        if number == 0:
-            norms = sizes
-    return measures[0] if len(measures) == 1 else torch.cat(measures), norms
+    chunks = zip(left.contiguous().chunk(blocks), right.contiguous().chunk(blocks), strict=True)
+    found = [_measure_pairs(x, rows, 0, ends, len(ends[0]), differ) for ends in chunks]
+    measures, norms = zip(*found, strict=True)
+    # Each block measures the norms of all rows, in the same order and so with the same result.
+    return measures[0] if blocks == 1 else torch.cat(measures), norms[0]
 
 
 def _measure_tiles(
@@ -133,6 +129,7 @@ def _measure_pairs(
     pointers = (None, None) if ends is None else (ends[0].data_ptr(), ends[1].data_ptr())
 
     def run(part: int) -> int:
+        # Measures of pairs first, then squared norms of rows, both of these columns alone.
         out = sums[part]
         results = (out.data_ptr(), out[pairs:].data_ptr())
         return call(*array(rows), tiles, *pointers, pairs, differ, *parts[part], *results)

@@ -39,12 +39,15 @@ def trimmed_means(
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         places = counted(len(receivers))
+        # A list, not a generator: after a value that is not finite, all blocks are still written.
         found = [trimmed_means(part, rows, counts, trims, mean, places) for part, mean in blocks]
         return all(found)
-    used, (heard,) = compact(matrices, rows)
+    used, (edges,) = compact(matrices, rows)
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     trims = trims.contiguous()
     call = function("middle", out)
+    # C has compiled networks for few values. Beyond these, one list of steps serves all receivers.
+    # Beyond max_values it is empty, and C reports that the limit is exceeded.
     largest = int(counts.argmax())
     count = int(counts[largest])
     listed = limits().max_compiled < count <= limits().max_values
@@ -52,11 +55,12 @@ def trimmed_means(
     steps, kept = _encoded(network)
 
     def run(start: int, stop: int, results: Tensor) -> int:
-        lists = (starts.data_ptr(), heard.data_ptr(), *array(trims))
+        lists = (starts.data_ptr(), edges.data_ptr(), *array(trims))
         selection = (*array(steps), *array(kept))
         targets = results.data_ptr()
         return call(*array(used), *lists, *selection, targets, start, stop, is_streamed(out))
 
+    # The cost per column only decides whether threads pay: a value takes part in several steps.
     return over_columns(run, out, receivers, rows.numel() * 4)
 
 
@@ -75,12 +79,15 @@ def trimmed_means_but_one(
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         places = counted(len(receivers))
+        # A list again, so that all blocks are written.
+        # A list here, too, so that all blocks are written.
         return all(
             [
                 trimmed_means_but_one(part, rows, left_out, trim, means, places)
                 for part, means in blocks
             ]
         )
+    # All rows are used, and `left_out` are places among them, so nothing has to be renumbered.
     used = addresses(matrices)[rows]
     left_out = left_out.contiguous()
     call = function("middle_but_one", out)
@@ -98,6 +105,7 @@ def trimmed_means_but_one(
 @lru_cache(maxsize=256)
 def _encoded(network: Network) -> tuple[Tensor, Tensor]:
     """Steps (i, j, sides), and the kept places, as C reads them."""
+    # Sides as in csrc/order_statistics.h: 1 keeps the smaller value, 2 the larger one, 3 both.
     steps = [(step.i, step.j, step.low + 2 * step.high) for step in network.steps]
     encoded = torch.tensor(steps, dtype=torch.int32, device="cpu").reshape(-1, 3)
     return encoded, torch.tensor(network.kept, dtype=torch.int32, device="cpu")

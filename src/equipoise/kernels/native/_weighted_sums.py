@@ -57,6 +57,7 @@ def weighted_row_sums(
 
 def _dense_sums(used: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> bool:
     """The same as a product with a matrix of weights."""
+    # Accumulated: a receiver may have the same row in two slots.
     matrix = out.new_zeros(len(out), len(used))
     matrix.index_put_((receivers, rows), weight, accumulate=True)
     call = function("dense_sums", out)
@@ -88,6 +89,8 @@ def sums_but_one(
         return all(found)
     used = addresses(matrices)[rows]
     call = function("sums_but_one", out)
+    # C goes through the rows from the last to the first, and adds them to a sum of those behind. So
+    # receivers come in the descending order of the row that they lack.
     order = left_out.argsort(descending=True)
     left_out = left_out[order]
     receivers = receivers[order]

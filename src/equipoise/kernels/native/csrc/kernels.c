@@ -54,11 +54,11 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
                  to, stream)                                                                      \
     }                                                                                             \
     EXPORT int eq_middle_##type(const scalar *const *rows, int64_t row_count,                     \
-                                const int64_t *starts, const int64_t *heard,                      \
+                                const int64_t *starts, const int64_t *edges,                      \
                                 const int64_t *trims, int64_t receivers, const int32_t *steps,    \
                                 int64_t step_count, const int32_t *kept, int64_t kept_count,      \
                                 scalar *const *out, int64_t from, int64_t to, int stream) {       \
-        DISPATCH(middle_##type, rows, row_count, starts, heard, trims, receivers, steps,          \
+        DISPATCH(middle_##type, rows, row_count, starts, edges, trims, receivers, steps,          \
                  step_count, kept, kept_count, out, from, to, stream)                             \
     }                                                                                             \
     EXPORT int eq_middle_but_one_##type(                                                          \

@@ -146,16 +146,16 @@ TARGET static void NAME(any_network)(const SCALAR *const *rows, int64_t count, i
     }
 }
 
-/* out[r] = mean of the rows heard[starts[r]] .. without the trims[r] smallest and largest values of
+/* out[r] = mean of the rows edges[starts[r]] .. without the trims[r] smallest and largest values of
  * every coordinate, in columns from .. to. Receivers of more than MAX_COMPILED rows must all have
  * the number of rows and of dropped values that the given network is for. Returns whether all
  * values are finite. */
 TARGET static int NAME(middle)(const SCALAR *const *rows, int64_t row_count, const int64_t *starts,
-                               const int64_t *heard, const int64_t *trims, int64_t receivers,
+                               const int64_t *edges, const int64_t *trims, int64_t receivers,
                                const int32_t *steps, int64_t step_count, const int32_t *kept,
                                int64_t kept_count, SCALAR *const *out, int64_t from, int64_t to,
                                int stream) {
-    if (!are_lists(starts, receivers) || !in_range(heard, starts[receivers], 0, row_count) ||
+    if (!are_lists(starts, receivers) || !in_range(edges, starts[receivers], 0, row_count) ||
         !can_select(starts, trims, receivers, steps, step_count, kept, kept_count))
         return OUT_OF_RANGE;
     int64_t size = row_count * (int64_t)sizeof(SCALAR);
@@ -170,7 +170,7 @@ TARGET static int NAME(middle)(const SCALAR *const *rows, int64_t row_count, con
         for (int64_t r = 0; r < receivers; r++) {
             int64_t count = starts[r + 1] - starts[r], trim = trims[r];
             NAME(prefetch)(&panel, r + 1, receivers);
-            for (int64_t i = 0; i < count; i++) values[i] = strip + heard[starts[r] + i] * wide;
+            for (int64_t i = 0; i < count; i++) values[i] = strip + edges[starts[r] + i] * wide;
             SCALAR *result = NAME(target)(out[r], c, to, wide, spare);
             int past = CAN_STREAM(result, stream);
             NAME(network) small = NAME(small_network)(count, trim);

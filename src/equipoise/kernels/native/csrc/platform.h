@@ -22,7 +22,7 @@
 #define PREFETCH(address) __builtin_prefetch(address, 0, 2)
 #define PREFETCH_L1(address) __builtin_prefetch(address, 0, 3)
 
-/* What a function returns instead of a result. */
+/* Codes that a function returns instead of a result. */
 #define NO_MEMORY (-1)
 #define OUT_OF_RANGE (-2) /* an argument beyond a limit, or an index outside of its array */
 
