@@ -101,7 +101,7 @@ def is_private(module: Path) -> bool:
 
 
 def test_names(tests: Path) -> Iterator[str]:
-    for file in tests.rglob("test_*.py"):
+    for file in [*tests.rglob("test_*.py"), *tests.rglob("*_test.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, Function) and node.name.startswith("test_"):
                 yield node.name

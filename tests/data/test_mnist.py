@@ -387,9 +387,8 @@ def test_failed_download(mirror: Path, tmp_path: Path):
 
 def test_checksums_and_mirrors():
     for collection in (idx.MNIST, idx.FASHION_MNIST):
-        digests = (*collection.sha256, collection.labels_sha256)
-        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
-        assert len(set(digests)) == 5
+        digests = {*collection.sha256, collection.labels_sha256}
+        assert len([one for one in digests if re.fullmatch("[0-9a-f]{64}", one)]) == 5
         source = collection.sources(NAMES[3])[0]
         assert source.url.endswith(f"/{NAMES[3]}.gz")
         assert source.sha256 == collection.sha256[3]
