@@ -1,4 +1,4 @@
-"""What forging costs, in aggregations of the rule that an attack is aimed at; see README.md.
+"""The cost of each attack, relative to the aggregation that it attacks; see README.md.
 
 Run from the root of the repository: ``python -m benchmarks.attacks``.
 """
@@ -71,7 +71,7 @@ class Round:
 
     def aggregate(self, rule: eq.Aggregator, lies: eq.Lies | None) -> eq.Aggregated:
         """The aggregation that is attacked: of the messages that are sent."""
-        with without_warnings():  # rules are told the true number, whatever they guarantee
+        with without_warnings():  # rules get the true number, even beyond their guarantee
             return rule(
                 self.models, self.topology.deliver(self.models, lies, self.malicious), **self.inputs
             )

@@ -17,12 +17,12 @@ from torch import Tensor
 
 
 def gathered(models: Tensor, rows: Tensor) -> Tensor:
-    """(k, d) a copy of what is received, as one matrix."""
+    """(k, d) a copy of the received models, as one matrix."""
     return models[rows]
 
 
 def listed(models: Tensor, rows: Tensor) -> list[Tensor]:
-    """Views of what is received, for who takes a list and so needs no copy."""
+    """Views of the received models, for functions that take a list."""
     return [models[row] for row in rows.tolist()]
 
 

@@ -47,7 +47,7 @@ STYLE: dict[Any, Any] = {
 SHIFT = {
     "naive": -0.22,
     "flower": 0.22,
-}  # up or down: those who loop over clients often take equally long
+}  # up or down: loops over clients often take the same time, and would overlap
 COLUMNS = 2
 
 

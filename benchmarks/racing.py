@@ -1,4 +1,4 @@
-"""Time: who is compared takes turns, and the best turn of each counts."""
+"""Time: candidates take turns, and the minimum of each counts."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict)
     memory_mib: float | None = None
 
-    def time(self, who: str, threads: int | str = 1) -> float | None:
+    def time(self, candidate: str, threads: int | str = 1) -> float | None:
         """Milliseconds; of ours, which is the native library where there is one."""
         times = self.ms.get(str(threads), {})
-        if who == "ours":
-            who = "native" if "native" in times else "torch"
-        return times.get(who)
+        if candidate == "ours":
+            candidate = "native" if "native" in times else "torch"
+        return times.get(candidate)
 
-    def ratio(self, who: str, to: str, threads: int | str = 1) -> float | None:
+    def ratio(self, candidate: str, to: str, threads: int | str = 1) -> float | None:
         """How many times longer one takes than another, None if either was not measured."""
-        return quotient(self.time(who, threads), self.time(to, threads))
+        return quotient(self.time(candidate, threads), self.time(to, threads))
 
-    def speed_up(self, who: str, threads: int | str) -> float | None:
+    def speed_up(self, candidate: str, threads: int | str) -> float | None:
         """How many times faster than with one thread."""
-        return quotient(self.time(who), self.time(who, threads))
+        return quotient(self.time(candidate), self.time(candidate, threads))
 
 
 def quotient(a: float | None, b: float | None) -> float | None:

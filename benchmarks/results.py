@@ -1,4 +1,4 @@
-"""All that was measured, and the file that keeps it."""
+"""The measurements, and the file that stores them."""
 
 from __future__ import annotations
 

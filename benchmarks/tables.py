@@ -1,4 +1,4 @@
-"""What was measured, as text while it is measured and as markdown afterwards."""
+"""The results as text during a run, and as markdown afterwards."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def notes(results: Results) -> str:
         lines.append("peak memory is measured on Linux only")
     for row in results.rows:
         lines += [
-            f"{row.rule} of {who} fails on workload {row.workload}: {why}"
-            for who, why in row.failures.items()
+            f"{row.rule} of {candidate} fails on workload {row.workload}: {why}"
+            for candidate, why in row.failures.items()
         ]
     return "\n".join(lines)
 
@@ -103,13 +103,13 @@ def markdown(results: Results) -> str:
 
 
 def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
-    """Titles, and what stands in the cells."""
-    for who in OURS:
-        title = f"`{who}` as a multiple of a copy of the models, one thread:"
-        yield title, copies_cell(who, "1", COPIES if who == "native" else {})
+    """Titles and cells of the tables."""
+    for candidate in OURS:
+        title = f"`{candidate}` as a multiple of a copy of the models, one thread:"
+        yield title, copies_cell(candidate, "1", COPIES if candidate == "native" else {})
     for peer, limits in zip(PEERS, (NAIVE, BYZFL, {}), strict=True):
         yield (
-            f"How many times longer {PEERS[peer]} takes than native, one thread:",
+            f"Time of {PEERS[peer]} divided by that of `native`, one thread:",
             ratio_cell(peer, limits),
         )
     for threads in (str(count) for count in results.settings["threads"] if count > 1):
@@ -117,17 +117,19 @@ def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
             f"`native` as a multiple of a copy of the models, {threads} threads:",
             copies_cell("native", threads, {}),
         )
-        for who in ("native", "copy"):
+        for candidate in ("native", "copy"):
             yield (
-                f"How many times faster `{who}` is with {threads} threads than with one:",
-                speed_cell(who, threads),
+                f"Speed-up of `{candidate}` with {threads} threads:",
+                speed_cell(candidate, threads),
             )
     yield "Memory beyond input and output in MiB:", memory_cell
 
 
-def copies_cell(who: str, threads: str, limits: Bars) -> Cell:
+def copies_cell(candidate: str, threads: str, limits: Bars) -> Cell:
     def cell(row: Row) -> str:
-        return against(row.ratio(who, "copy", threads), high=limits.get((row.workload, row.rule)))
+        return against(
+            row.ratio(candidate, "copy", threads), high=limits.get((row.workload, row.rule))
+        )
 
     return cell
 
@@ -139,10 +141,10 @@ def ratio_cell(peer: str, limits: Bars) -> Cell:
     return cell
 
 
-def speed_cell(who: str, threads: str) -> Cell:
+def speed_cell(candidate: str, threads: str) -> Cell:
     def cell(row: Row) -> str:
-        judged = (who, threads) == ("native", "2") and row.workload in LARGER_THAN_CACHE
-        return against(row.speed_up(who, threads), low=SPEED_UP if judged else None)
+        judged = (candidate, threads) == ("native", "2") and row.workload in LARGER_THAN_CACHE
+        return against(row.speed_up(candidate, threads), low=SPEED_UP if judged else None)
 
     return cell
 

@@ -1,4 +1,4 @@
-"""What is computed: one round of a graph of clients, with every rule."""
+"""Workloads: one aggregation of a graph of clients, with each rule."""
 
 from __future__ import annotations
 
