@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise import Lies
+from equipoise.messages import as_lies, substitute_lies
 from equipoise.messages.lies import lies_received
 
 EVERYBODY = -1
@@ -159,6 +161,15 @@ def test_per_edge_shares_rows():
     assert resolve_complete(lies, 3) == [[-1, -1, -1], [1, -1, -1], [0, 1, -1]]
 
 
+def test_no_gradients():
+    models = torch.zeros(2, 3, requires_grad=True)
+    senders = torch.tensor([[1], [0]])
+    lies = Lies.to_all(torch.ones(3, requires_grad=True))
+    all_edges = torch.ones(2, 1, dtype=torch.bool)
+    bank, _ = substitute_lies(lies, models, senders, all_edges, all_edges)
+    assert not bank.requires_grad
+
+
 def test_large_sparse_graph():
     n = 100_000
     k = 10
@@ -249,6 +260,22 @@ NOBODY = torch.tensor([-1])
         (
             lambda: Lies.join(Lies.to_all(torch.zeros(2)), Lies.to_all(torch.zeros(2).double())),
             "found float32 (1, 2) on cpu, float64 (1, 2) on cpu",
+        ),
+        *(
+            (partial(as_lies, torch.zeros(shape), torch.zeros(3, 2)), "shaped like models, (3, 2)")
+            for shape in [(2, 2), (4, 2), (3, 1), (3, 3)]
+        ),
+        *(
+            (partial(as_lies, Lies.to_all(torch.zeros(d)), torch.zeros(3, 2)), "d = 2 parameters")
+            for d in (1, 3)
+        ),
+        (
+            lambda: as_lies(torch.zeros(3, 2).double(), torch.zeros(3, 2)),
+            "the dtype and device of models, torch.float32 on cpu, found torch.float64 on cpu",
+        ),
+        (
+            lambda: as_lies(torch.zeros(3, 2), torch.zeros(3, 2).double()),
+            "the dtype and device of models, torch.float64 on cpu, found torch.float32 on cpu",
         ),
         (
             lambda: resolve_complete(Lies.per_sender(torch.zeros(4, 1)), 3),

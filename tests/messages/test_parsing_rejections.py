@@ -197,3 +197,11 @@ def test_memory_of_rejected(case: str, accepted: int) -> None:
     )
     # Two rows, a copy of one message and the message itself are 56 MB at most; 100 rows are 800 MB.
     assert int(done.stdout) < 100
+
+
+@pytest.mark.parametrize(("missing", "accepted"), [(0, True), (1, False), (12, False)])
+def test_storage_reaches_last_value(missing: int, accepted: bool) -> None:
+    message = torch.ones(12)[2:8:2]  # its last value is the seventh of the storage
+    message.untyped_storage().resize_(4 * 7 - missing)
+    inbox = Inbox.collect([message], like=torch.zeros(3))
+    assert bool(inbox.mask.item()) is accepted

@@ -55,3 +55,12 @@ def test_receivers_types(which: Tensor) -> None:
         inbox.of(which)
     bytes_ = torch.tensor([0, 1, 2, 3], dtype=torch.uint8)
     assert torch.equal(inbox.of(bytes_).slots, inbox.slots)
+
+
+def test_mask_of_many_receivers() -> None:
+    graph = eq.Topology.ring(300)
+    inbox = graph.deliver(torch.randn(300, 2))
+    mask = torch.arange(300) % 7 == 0
+    assert torch.equal(inbox.of(mask).senders, inbox.senders[mask])
+    with pytest.raises(ValueError, match=r"receivers must be .* a bool mask of shape \(300,\)"):
+        inbox.of(mask[:-1])

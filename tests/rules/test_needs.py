@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -16,6 +17,16 @@ from tests.cases import LEARNS, RULES
 def test_needs_are_round_inputs(rule: Any) -> None:
     assert set(rule.needs) <= set(eq.RoundInputs.__annotations__)
     assert rule.contains_own is False
+
+
+@pytest.mark.parametrize("rule", [*RULES.values(), *LEARNS.values()], ids=[*RULES, *LEARNS])
+def test_inputs_are_keyword_only(rule: Any) -> None:
+    for name in ("__call__", "aggregate", "accept", "exchanges"):
+        method = getattr(type(rule), name, None)
+        if method is not None:
+            parameters = inspect.signature(method).parameters.values()
+            by_keyword = [one for one in parameters if one.name in eq.RoundInputs.__annotations__]
+            assert {one.kind for one in by_keyword} <= {inspect.Parameter.KEYWORD_ONLY}, name
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,20 @@ WRONG_INPUTS = {
     "trimmed mean: negative": (eq.TrimmedMean(), {"tolerated": -1}, "tolerated"),
     "trimmed mean: too many": (eq.TrimmedMean(), {"tolerated": torch.tensor([1, 2])}, "tolerated"),
     "ubar: negative": (eq.UBAR(), {"tolerated": -1}, "tolerated"),
-    "ubar: wrong number of losses": (
+    "ubar: one loss too few": (
         eq.UBAR(),
-        {"loss_of": lambda models: torch.zeros(1)},
-        "loss_of",
+        {"loss_of": lambda models: torch.zeros(len(models) - 1)},
+        "loss_of must return one loss per model",
+    ),
+    "ubar: one loss too many": (
+        eq.UBAR(),
+        {"loss_of": lambda models: torch.zeros(len(models) + 1)},
+        "loss_of must return one loss per model",
+    ),
+    "fedavg: a negative number of samples": (
+        eq.FedAvg(weighted=True),
+        {"samples": torch.tensor([3, -1, *[5] * 20])},
+        "samples must be finite and >= 0",
     ),
 }
 
@@ -207,6 +217,16 @@ def test_out_expanded() -> None:
         ValueError, match="out must have memory for every number, found a tensor that was expanded"
     ):
         eq.Median()(OWN, HONEST, out=torch.empty(1).expand(D))
+
+
+def test_out_of_one_client() -> None:
+    own = OWN[None]
+    inbox = eq.Inbox.of_one(HONEST)
+    # A single row may have any stride: no other row can overlap it.
+    out = torch.empty(D).as_strided((1, D), (0, 1))
+    torch.testing.assert_close(
+        eq.Median()(own, inbox, out=out).model, eq.Median()(own, inbox).model
+    )
 
 
 def test_loss_of_none_is_missing() -> None:

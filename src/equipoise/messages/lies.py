@@ -50,11 +50,11 @@ class Lies:
         if self.which is None:
             object.__setattr__(self, "which", torch.arange(len(self.rows), device=device))
         # ``which`` sets the number of entries. Senders and receivers must match it.
-        shape = self.which.shape
+        shape = (self.which.numel(),)
         for name in ("senders", "receivers", "which"):
             ids = getattr(self, name)
-            if ids.dtype != torch.int64 or ids.dim() != 1 or ids.shape != shape:
-                expected = f"an int64 tensor of shape ({shape.numel()},)"
+            if ids.dtype != torch.int64 or ids.shape != shape:
+                expected = f"an int64 tensor of shape {shape}"
                 raise ValueError(f"{name} must be {expected}, found {describe(ids)}")
             if ids.device != device:
                 raise ValueError(

@@ -238,7 +238,7 @@ def _overlaps_itself(x: Tensor) -> bool:
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1 and stride <= reach:
             return True
-        reach += stride * max(0, size - 1)
+        reach += stride * (size - 1)
     return False
 
 

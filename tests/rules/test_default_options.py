@@ -1,0 +1,28 @@
+"""The default hyper-parameters of rules, as documented."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+
+DEFAULTS: dict[type, dict[str, Any]] = {
+    eq.Balance: {"gamma": 0.3, "kappa": 1.0, "progress": None},
+    eq.BalanceMedian: {"gamma": 0.3},
+    eq.FedAvg: {"weighted": False},
+    eq.FLTrust: {"weighted": True},
+    eq.Krum: {"tolerated": None, "strict": False},
+    eq.LEARN: {"tolerated": None, "own_update": "included", "alpha": 0.5, "strict": False},
+    eq.Median: {},
+    eq.SCClip: {"tau": 1.0, "mode": "difference"},
+    eq.TrimmedMean: {"tolerated": None, "strict": False},
+    eq.UBAR: {"tolerated": None, "empty": "best", "strict": False},
+}
+
+
+@pytest.mark.parametrize("rule", DEFAULTS, ids=lambda rule: rule.__name__)
+def test_default_options(rule: Any) -> None:
+    assert asdict(rule()) == DEFAULTS[rule]
