@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import itertools
 import os
 import random
 import shlex
@@ -26,7 +27,8 @@ import tempfile
 from pathlib import Path
 
 from cosmic_ray.commands import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec
 
@@ -57,6 +59,22 @@ def all_mutants(clone: Path) -> list[MutationSpec]:
     unevaluated = {module: annotated_places(module) for module in modules}
     kept = [one for one in found if tuple(one.start_pos) not in unevaluated[one.module_path]]
     return sorted(kept, key=lambda one: (str(one.module_path), one.operator_name, one.occurrence))
+
+
+def draw(mutants: list[MutationSpec], count: int, seed: int) -> list[MutationSpec]:
+    """Random mutants that are valid Python; others would be noticed without any test."""
+    shuffled = random.Random(seed).sample(mutants, len(mutants))
+    return list(itertools.islice(filter(compiles, shuffled), count))
+
+
+def compiles(mutant: MutationSpec) -> bool:
+    operator = get_operator(mutant.operator_name)(**mutant.operator_args)
+    code = mutate_code(mutant.module_path.read_text(), operator, mutant.occurrence)
+    try:
+        ast.parse(code or "")
+    except SyntaxError:  # such as `>>` for the bare `*` of a signature
+        return False
+    return code is not None
 
 
 def annotated_places(module: Path) -> set[tuple[int, int]]:
@@ -110,7 +128,7 @@ def main() -> None:
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, clone / name)
         mutants = all_mutants(clone)
-        chosen = random.Random(options.seed).sample(mutants, options.count)
+        chosen = draw(mutants, options.count, options.seed)
         os.chdir(clone)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(clone / "src"), str(clone)])
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0"]
