@@ -265,15 +265,15 @@ def test_picture_shows_goals() -> None:
     results = measured(copy=0.5, naive=30.0)
     axes = picture.picture(results).axes
     shown = {points.get_label(): points.get_offsets() for points in axes[0].collections}
-    assert [x for x, _ in shown["equipoise, native"]] == [2.0] * len(RULES)
-    assert [x for x, _ in shown["loop in plain torch"]] == [60.0] * len(RULES)
+    assert [x for x, _ in shown["equipoise, native"]] == [1.0] * len(RULES)
+    assert [x for x, _ in shown["loop in plain torch"]] == [30.0] * len(RULES)
     assert len(shown["equipoise, torch"]) == 0
     goal = dict(zip(RULES, [math.nan] * len(RULES), strict=True)) | {
         results.rules[int(y)]: x for x, y in shown["goal for native"]
     }
-    assert (goal["FedAvg"], goal["Krum"], goal["Median"]) == (2.0, 2.5, 2.0)
+    assert (goal["FedAvg"], goal["Krum"], goal["Median"]) == (1.0, 1.25, 1.0)
     assert math.isnan(goal["BalanceMedian"])
-    assert axes[4].get_title("left") == "5: 1 client that hears 10, d = 11,000,000"
+    assert axes[4].get_title("left") == "5: 1 client, 10 neighbors, d = 11,000,000"
 
 
 def test_attacks_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
