@@ -42,8 +42,19 @@ EXTERNAL = (
 )
 # Type aliases, whose values are in the text, and internal base classes.
 UNDOCUMENTED = (
-    *("Clients", "Init", "ModuleT", "Parts", "Received", "Rule", "Task", "TooLittle", "ValueT"),
-    *("Perturbation", "Scope", "SettingT", "Space", "WeightedRule", "_AlongPerturbation"),
+    *(
+        "Clients",
+        "Init",
+        "ModuleT",
+        "Parts",
+        "ReceivedMessages",
+        "Rule",
+        "Task",
+        "TooLittle",
+        "ValueT",
+    ),
+    *("Perturbation", "Scope", "SettingT", "Space", "ValueT", "WeightedRule"),
+    "_AlongPerturbation",
 )
 nitpick_ignore_regex = [
     # Inventories of other projects are on the network; the build works offline.

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.paper import figures, theorem_1, workers
 from benchmarks.paper.compare import comparison, pairs
+from benchmarks.paper.missing_cells import remaining
 from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES, check_name, paper_label
-from benchmarks.paper.remaining import remaining
 from benchmarks.paper.report import Cell, as_csv, cells, markdown, overview, section
 from benchmarks.paper.results import Store
 from benchmarks.paper.run import run, tail

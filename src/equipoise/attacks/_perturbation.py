@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_widened
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.kernels import TILE, column_blocks

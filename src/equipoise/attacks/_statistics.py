@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
 from equipoise.attacks.knowledge import Knowledge, Space
 from equipoise.kernels import TILE, column_blocks, gather, new_output

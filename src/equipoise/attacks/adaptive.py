@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._perturbation import Perturbation, perturbation_of
 from equipoise.attacks._rule_queries import RuleQueries, require_single_exchange
 from equipoise.attacks._statistics import Observed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
 from equipoise.attacks.knowledge import Knowledge, Space
 

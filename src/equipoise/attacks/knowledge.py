@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise._utils.formatting import as_call
 from equipoise._utils.rng import device_of, draw_uniform
 from equipoise._utils.validation import Clients, as_mask, describe, is_floating
-from equipoise.attacks._facts import ClientFacts, Scope
+from equipoise.attacks._client_facts import ClientFacts, Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
 from equipoise.kernels import block, compute_dtype
 from equipoise.rules import Aggregator, MultiExchange

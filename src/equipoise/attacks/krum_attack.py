@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise import kernels
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._krum_contest import KrumContest
 from equipoise.attacks._neighborhoods import Neighborhoods
 from equipoise.attacks._perturbation import slopes

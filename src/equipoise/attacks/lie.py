@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
 from equipoise.attacks.knowledge import Knowledge, Space
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import check_options
-from equipoise.attacks._facts import Scope
+from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
 from equipoise.attacks.knowledge import Knowledge, Space

@@ -16,6 +16,7 @@ from equipoise.kernels._blocks import (
 )
 from equipoise.kernels._distances import cosines, distances, norms_of, within
 from equipoise.kernels._distances_dense import central_rows
+from equipoise.kernels._edge_index import Group
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
@@ -27,14 +28,13 @@ from equipoise.kernels._overflow import (
     undo_infinite_values,
 )
 from equipoise.kernels._ranks import exact_near_ranks, rank_with_ties, value_at_rank
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
-from equipoise.kernels._wiring import Group
 
 __all__ = [
     "TILE",
     "Group",
-    "Received",
+    "ReceivedMessages",
     "are_finite",
     "block",
     "central_rows",

@@ -27,7 +27,7 @@ from equipoise.kernels._exact import (
     careful_squares,
 )
 from equipoise.kernels._norms import is_tame, norms
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 
 # Differences (edges times parameters) up to which float64 costs no more than the overhead of a
 # call: then everything is computed in float64 at once.
@@ -43,7 +43,7 @@ DENSE = 16
 DOUBT = 1e-5
 
 
-def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
+def distances(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     """(n, k) ``||own_i - message||`` in float64, and norms of own (n,).
 
     Distances are infinite where no message is present.
@@ -88,7 +88,9 @@ def distances(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
     return apart, sizes
 
 
-def _measured(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor | None, Tensor]:
+def _measured(
+    own: Tensor, inbox: ReceivedMessages, *, differ: bool
+) -> tuple[Tensor | None, Tensor]:
     """(n, k) squared distances or scalar products, if C measures them, and norms of own (n,)."""
     if inbox.mask.sum() * own.shape[1] > SMALL and native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
@@ -96,7 +98,12 @@ def _measured(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor | N
 
 
 def sharpened(
-    own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, around: Tensor, minimum: int = 2
+    own: Tensor,
+    inbox: ReceivedMessages,
+    sizes: Tensor,
+    measured: Tensor,
+    around: Tensor,
+    minimum: int = 2,
 ) -> Tensor:
     """Distances, with those close to ``around`` (n,) as exact as float64 allows.
 
@@ -111,7 +118,9 @@ def sharpened(
     return measured.index_put((receivers, columns), exact)
 
 
-def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor: float) -> Tensor:
+def within(
+    own: Tensor, inbox: ReceivedMessages, sizes: Tensor, measured: Tensor, factor: float
+) -> Tensor:
     """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as decided in float64."""
     limits = factor * sizes
     close = _is_close(measured, limits)
@@ -133,7 +142,7 @@ def within(own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, factor
     return accepted
 
 
-def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
+def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     """(n, k) cosines between own and messages, and norms of own (n,).
 
     A cosine is 0 where no message is present, or one of the two models is zero.
@@ -167,7 +176,7 @@ def cosines(own: Tensor, inbox: Received) -> tuple[Tensor, Tensor]:
     ), sizes
 
 
-def norms_of(own: Tensor, inbox: Received) -> Tensor:
+def norms_of(own: Tensor, inbox: ReceivedMessages) -> Tensor:
     """(n,) norms of own models; those of the inbox if own is its bank."""
     # Computed in any case: `Inbox.finite` then needs no other pass over the bank.
     messages = inbox.bank_norms
@@ -179,7 +188,7 @@ def _is_close(measured: Tensor, around: Tensor) -> Tensor:
 
 
 def _careful(
-    own: Tensor, sizes: Tensor, inbox: Received, receivers: Tensor, rows: Tensor
+    own: Tensor, sizes: Tensor, inbox: ReceivedMessages, receivers: Tensor, rows: Tensor
 ) -> Tensor:
     larger = torch.maximum(sizes[receivers], inbox.bank_norms[rows])
     return careful_distances(own, receivers, inbox.bank, rows, larger)

@@ -11,10 +11,10 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import same_rows
 from equipoise.kernels._norms import mended_norms
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 
 
-def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, Tensor]:
+def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[Tensor, Tensor]:
     """(n, k) squared distances, or scalar products, of own and messages, and norms of own (n,).
 
     They are 0 where no message is present. The norms of the bank are cached in the inbox.
@@ -38,7 +38,7 @@ def along_edges(own: Tensor, inbox: Received, *, differ: bool) -> tuple[Tensor, 
     return result.index_put_((receivers, columns), measured), sizes
 
 
-def between_rows(inbox: Received, left: Tensor, right: Tensor) -> Tensor:
+def between_rows(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> Tensor:
     """(p,) squared distances between rows of the bank, whose norms are cached in the inbox."""
     known = inbox._knows_norms
     squares, sizes = native.measure([inbox.bank], left, right, differ=True, all_rows=not known)
@@ -47,5 +47,5 @@ def between_rows(inbox: Received, left: Tensor, right: Tensor) -> Tensor:
     return squares
 
 
-def _learn_norms(inbox: Received, squares: Tensor) -> Tensor:
+def _learn_norms(inbox: ReceivedMessages, squares: Tensor) -> Tensor:
     return inbox._learn_norms(mended_norms(squares.sqrt(), inbox.bank))

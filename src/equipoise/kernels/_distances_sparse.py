@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels._blocks import SUM, block, chunks, column_blocks, gather, in_sums
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 
 # Columns that are processed at a time: 256 KiB of each row hide the overhead of a call, and a pair
 # of them stays in a second-level cache.
@@ -19,7 +19,7 @@ EDGE_COLUMNS = 65536
 SHORT = 8192
 
 
-def edge_distances(own: Tensor, inbox: Received) -> Tensor:
+def edge_distances(own: Tensor, inbox: ReceivedMessages) -> Tensor:
     """(n, k) ``||own_i - message||`` in float64 from differences; 0 where no message is present."""
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, SQUARED_DISTANCES).sqrt_()
@@ -31,7 +31,7 @@ def edge_distances(own: Tensor, inbox: Received) -> Tensor:
     return squares.sqrt_()
 
 
-def edge_products(own: Tensor, inbox: Received) -> Tensor:
+def edge_products(own: Tensor, inbox: ReceivedMessages) -> Tensor:
     """(n, k) scalar product of own and message in float64; 0 where no message is present."""
     if own.shape[1] > SHORT:
         return _long_models(own, inbox, SCALAR_PRODUCTS)
@@ -41,7 +41,9 @@ def edge_products(own: Tensor, inbox: Received) -> Tensor:
     return result
 
 
-def _short_models(own: Tensor, inbox: Received) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _short_models(
+    own: Tensor, inbox: ReceivedMessages
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Receivers (r, 1), columns (r, c), own models (r, 1, d) and messages (r, c, d)."""
     for group in inbox._arrived.groups:
         for some in chunks(len(group.receivers), group.rows.shape[1] * own.shape[1]):
@@ -69,7 +71,7 @@ SQUARED_DISTANCES = Measure(torch.sub, torch.linalg.vector_norm, torch.square)
 SCALAR_PRODUCTS = Measure(torch.mul, torch.sum, torch.positive)
 
 
-def _long_models(own: Tensor, inbox: Received, measure: Measure) -> Tensor:
+def _long_models(own: Tensor, inbox: ReceivedMessages, measure: Measure) -> Tensor:
     """(n, k) a measure along every edge."""
     receivers, columns, rows = inbox._arrived.edges
     sums = _over_pairs(own, receivers, inbox.bank, rows, measure)

@@ -12,11 +12,11 @@ from equipoise.kernels._blocks import chunks
 from equipoise.kernels._distances import DENSE, SMALL, norms_of
 from equipoise.kernels._distances_dense import squared_distances, squared_distances_of_each
 from equipoise.kernels._distances_native import between_rows
+from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import careful_squares, largest_differences
 from equipoise.kernels._norms import is_tame
 from equipoise.kernels._pairs import unordered, unordered_within
-from equipoise.kernels._received import Received
-from equipoise.kernels._wiring import Group
+from equipoise.kernels._received_messages import ReceivedMessages
 
 # Elements of messages, or of distances, that are processed at a time: 4 MiB of float64.
 BUDGET = 1 << 19
@@ -36,7 +36,7 @@ REMEMBERED = 1 << 21
 TINY = 1e-280
 
 
-def message_distances(own: Tensor, inbox: Received) -> Iterator[tuple[Group, Tensor]]:
+def message_distances(own: Tensor, inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:
     """Squared distances between the messages of each receiver: groups, and (r, c, c) float64."""
     sent = inbox.mask.sum(1)  # an estimate: which messages are finite is not known yet
     m = len(inbox.bank)
@@ -61,7 +61,7 @@ def _pieces(group: Group, cost: int) -> Iterator[Group]:
 
 
 def _centered_distances(
-    own: Tensor, inbox: Received, *, exact: bool
+    own: Tensor, inbox: ReceivedMessages, *, exact: bool
 ) -> Iterator[tuple[Group, Tensor]]:
     """The same by a matrix product for each receiver, or all in float64 if ``exact``."""
     centered = is_tame(norms_of(own, inbox), own)
@@ -78,7 +78,7 @@ def _centered_distances(
             yield piece, _mended(squares, doubts | exact, inbox, piece.rows)
 
 
-def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
+def _native_distances(inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:
     """The same by the C kernels, for the pairs of messages that a receiver has to compare."""
     sent = inbox if inbox._is_examined else inbox._trusted()
     for group in sent._arrived.groups:
@@ -98,14 +98,14 @@ def _native_distances(inbox: Received) -> Iterator[tuple[Group, Tensor]]:
             yield piece, _mended(squares, doubtful, inbox, piece.rows)
 
 
-def _native_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _native_squares(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squared distances between rows of the bank, and which of them are doubtful."""
     squares = between_rows(inbox, left, right)
     tame = is_tame(inbox.bank_norms, inbox.bank)
     return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
 
-def _all_squares(inbox: Received) -> tuple[Tensor, Tensor]:
+def _all_squares(inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     """(m, m) squared distances between the rows of the bank, and which of them are doubtful."""
     if not native.serves(inbox.bank):
         return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
@@ -117,7 +117,7 @@ def _all_squares(inbox: Received) -> tuple[Tensor, Tensor]:
     return squares + squares.T, doubtful | doubtful.T
 
 
-def _shared_distances(inbox: Received) -> Tensor:
+def _shared_distances(inbox: ReceivedMessages) -> Tensor:
     """(m, m) squared distances between all rows of the bank that are present somewhere."""
     squares, doubts = _all_squares(inbox)
     used = torch.zeros_like(doubts[0])
@@ -127,7 +127,9 @@ def _shared_distances(inbox: Received) -> Tensor:
     return _mended(squares[None], doubtful[None], inbox, rows[None])[0]
 
 
-def exact_message_distances(inbox: Received) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def exact_message_distances(
+    inbox: ReceivedMessages,
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """A function for exact squared distances between rows of the bank, which computes each once.
 
     It returns squares and scales: a squared distance is ``square * scale**2``. Scales are powers of
@@ -139,7 +141,7 @@ def exact_message_distances(inbox: Received) -> Callable[[Tensor, Tensor], tuple
 class _ExactDistances:
     """Caches distances by pair, so that a near tie costs a graph no more than one receiver."""
 
-    def __init__(self, inbox: Received) -> None:
+    def __init__(self, inbox: ReceivedMessages) -> None:
         self.inbox = inbox
         self._forget()
 
@@ -168,7 +170,7 @@ class _ExactDistances:
         self.scales = torch.cat([self.scales, scales])[order]
 
 
-def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _exact_squares(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squares and scales. Float64 models whose differences are tiny are scaled by these."""
     bank = inbox.bank
     larger = torch.maximum(inbox.bank_norms[left], inbox.bank_norms[right])
@@ -183,7 +185,7 @@ def _exact_squares(inbox: Received, left: Tensor, right: Tensor) -> tuple[Tensor
     return squares, scales
 
 
-def _mended(squares: Tensor, doubtful: Tensor, inbox: Received, rows: Tensor) -> Tensor:
+def _mended(squares: Tensor, doubtful: Tensor, inbox: ReceivedMessages, rows: Tensor) -> Tensor:
     """Squared distances (r, c, c), with doubtful ones computed again, and zeros on the diagonal."""
     # A message has distance 0 to itself, which a matrix product does not find exactly.
     squares.diagonal(dim1=1, dim2=2).zero_()

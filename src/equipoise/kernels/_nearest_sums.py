@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels._blocks import ascending
+from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._message_distances import (
     TINY,
     exact_message_distances,
     message_distances,
 )
-from equipoise.kernels._received import Received
-from equipoise.kernels._wiring import Group
+from equipoise.kernels._received_messages import ReceivedMessages
 
 # Fast squared distances have a relative error of at most 1e-6, and so have sums of them, because
 # all terms are positive. Two sums can therefore swap places only if they differ by less than
@@ -27,7 +27,9 @@ NEAR_TIE = 4e-6
 LARGEST_RATIO = 2.0**1000
 
 
-def nearest_sums(own: Tensor, inbox: Received, excluded: Tensor) -> Iterator[tuple[Group, Tensor]]:
+def nearest_sums(
+    own: Tensor, inbox: ReceivedMessages, excluded: Tensor
+) -> Iterator[tuple[Group, Tensor]]:
     """Sum the squared distances from each message to its nearest other messages.
 
     Yields groups of receivers with the same number ``c`` of messages, and their sums (r, c) in

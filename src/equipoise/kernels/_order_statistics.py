@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.kernels import native
 from equipoise.kernels._blocks import block, chunks, column_blocks, gather, new_output, same_rows
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 from equipoise.kernels._selection_networks import Network, middle, sorting
 
 # Elements of one compare-exchange: 96 KiB of float32 hide the overhead of a call, and the values of
@@ -37,7 +37,7 @@ class Selection(NamedTuple):
 
 def trimmed_mean(
     own: Tensor,
-    inbox: Received,
+    inbox: ReceivedMessages,
     trim: Tensor,
     *,
     include_own: bool = False,
@@ -63,7 +63,7 @@ def trimmed_mean(
 
 
 def _write_means(
-    result: Tensor, own: Tensor, inbox: Received, trim: Tensor, include_own: bool
+    result: Tensor, own: Tensor, inbox: ReceivedMessages, trim: Tensor, include_own: bool
 ) -> bool:
     """Write the trimmed means; return False if a C kernel found a value that is not finite."""
     # Groups hold only receivers with a message, so the others get their own model here.
@@ -86,7 +86,7 @@ def _write_means(
     return finite and all(rest)
 
 
-def _selections(inbox: Received, trim: Tensor, include_own: bool) -> Iterator[Selection]:
+def _selections(inbox: ReceivedMessages, trim: Tensor, include_own: bool) -> Iterator[Selection]:
     for group in inbox._arrived.groups:
         # At least one value is left if the number of values is odd, and two if it is even.
         trims = trim[group.receivers].clamp_max((group.rows.shape[1] + include_own - 1) // 2)
@@ -110,7 +110,7 @@ def _batched(selections: list[Selection]) -> list[list[Selection]]:
 
 
 def _shared_rows(
-    own: Tensor, inbox: Received, selection: Selection, include_own: bool
+    own: Tensor, inbox: ReceivedMessages, selection: Selection, include_own: bool
 ) -> Tensor | None:
     """The rows of each receiver, if all have the same except one; otherwise None."""
     rows = selection.rows

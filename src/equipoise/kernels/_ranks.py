@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from equipoise.kernels._distances import sharpened
-from equipoise.kernels._received import Received
+from equipoise.kernels._received_messages import ReceivedMessages
 
 
 def value_at_rank(values: Tensor, rank: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def value_at_rank(values: Tensor, rank: Tensor) -> Tensor:
 
 
 def exact_near_ranks(
-    own: Tensor, inbox: Received, sizes: Tensor, measured: Tensor, *ranks: Tensor
+    own: Tensor, inbox: ReceivedMessages, sizes: Tensor, measured: Tensor, *ranks: Tensor
 ) -> Tensor:
     """Measured distances (n, k), those close to one of the given ranks (n,) as exact as in float64.
 

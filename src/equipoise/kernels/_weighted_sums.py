@@ -11,8 +11,8 @@ from torch.nn.functional import embedding_bag
 from equipoise.kernels import native
 from equipoise.kernels._blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
 from equipoise.kernels._norms import are_finite
-from equipoise.kernels._received import Received
-from equipoise.kernels._weighted_sums_native import Edges, combine_natively
+from equipoise.kernels._received_messages import ReceivedMessages
+from equipoise.kernels._weighted_sums_native import WeightedEdges, combine_natively
 
 # Columns of exact additions, which need a float64 temporary for each edge.
 EXACT_SUM_COLUMNS = 8192
@@ -31,7 +31,12 @@ PRODUCTS_PER_SUM = 8
 
 
 def combine(
-    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None
+    own: Tensor,
+    own_weights: Tensor,
+    inbox: ReceivedMessages,
+    weights: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """(n, d) ``own_weights_i * own_i + sum_s weights_is * message_is``.
 
@@ -49,7 +54,12 @@ def combine(
 
 
 def combine_if_finite(
-    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, *, out: Tensor | None = None
+    own: Tensor,
+    own_weights: Tensor,
+    inbox: ReceivedMessages,
+    weights: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor | None:
     """The same, or None if any of it is not finite."""
     result, finite = _combine(own, own_weights, inbox, weights, out)
@@ -58,7 +68,7 @@ def combine_if_finite(
 
 
 def _combine(
-    own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor, out: Tensor | None
+    own: Tensor, own_weights: Tensor, inbox: ReceivedMessages, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite; None if that is unknown."""
     edges, others = _split_edges(inbox, weights)
@@ -76,7 +86,7 @@ def _combine(
     return result, None
 
 
-def _split_edges(inbox: Received, weights: Tensor) -> tuple[Edges, Edges]:
+def _split_edges(inbox: ReceivedMessages, weights: Tensor) -> tuple[WeightedEdges, WeightedEdges]:
     """The edges of weight other than 0: those to add fast, and those to add one by one."""
     chosen = weights != 0
     # If all messages have a weight, the inbox already knows their edges.
@@ -95,7 +105,7 @@ def _split_edges(inbox: Received, weights: Tensor) -> tuple[Edges, Edges]:
 
 
 def _mend_overflows(
-    result: Tensor, own: Tensor, own_weights: Tensor, inbox: Received, weights: Tensor
+    result: Tensor, own: Tensor, own_weights: Tensor, inbox: ReceivedMessages, weights: Tensor
 ) -> None:
     """Sum the coordinates again that are not finite, and saturate those whose terms are.
 
@@ -120,7 +130,7 @@ def _mend_overflows(
             result[receiver, columns] = found.where(found.isfinite(), total.to(result.dtype))
 
 
-def _some(edges: Edges, which: Tensor) -> Edges:
+def _some(edges: WeightedEdges, which: Tensor) -> WeightedEdges:
     receivers, rows, weight = edges
     return receivers[which], rows[which], weight[which]
 

@@ -21,11 +21,11 @@ WORTH = 8
 # causes many groups must not make this slow.
 GROUPS = 4
 
-Edges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
+WeightedEdges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 
 
 def combine_natively(
-    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges, out: Tensor
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: WeightedEdges, out: Tensor
 ) -> bool:
     """``out``: sums of own and of weighted rows of the bank, one per edge, sorted by receiver.
 
@@ -52,8 +52,8 @@ def combine_natively(
 
 
 def _with_own(
-    own: Tensor, own_weights: Tensor, bank: Tensor, edges: Edges
-) -> tuple[list[Tensor], Edges]:
+    own: Tensor, own_weights: Tensor, bank: Tensor, edges: WeightedEdges
+) -> tuple[list[Tensor], WeightedEdges]:
     """The matrices to add rows of, and the edges, with one for each own model with a weight."""
     mine = own_weights.nonzero().flatten()
     if not len(mine):
@@ -66,7 +66,7 @@ def _with_own(
     return ([bank] if same else [bank, own]), (receivers, rows, weight)
 
 
-def _alike(n: int, m: int, edges: Edges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
+def _alike(n: int, m: int, edges: WeightedEdges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
     """Receivers with equal weights: their ids, rows, the row that each lacks, and the weight."""
     receivers, rows, weight = edges
     infinite = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu")

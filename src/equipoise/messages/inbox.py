@@ -11,12 +11,12 @@ from torch import Tensor
 from equipoise._utils.formatting import as_call
 from equipoise._utils.memo import Memo
 from equipoise._utils.validation import check_count, check_range, describe, is_floating
-from equipoise.kernels import Received
+from equipoise.kernels import ReceivedMessages
 from equipoise.messages._parsing import UNREADABLE, as_ids, as_messages, copy_values, parse_message
 
 
 @dataclass(frozen=True, eq=False)
-class Inbox(Received):
+class Inbox(ReceivedMessages):
     """The messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]``.
 
     A model that is sent to many neighbors is one row of ``bank``. A client that sends a different

@@ -5,13 +5,13 @@ from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
-from equipoise.rules.exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix
+from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean

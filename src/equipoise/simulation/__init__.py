@@ -1,9 +1,9 @@
 """Decentralized training of n clients on one machine."""
 
 from equipoise.simulation._settings import RuleLike
+from equipoise.simulation.each_round import EachRound
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
-from equipoise.simulation.schedule import EachRound
 from equipoise.simulation.simulator import Simulator
 from equipoise.simulation.state import State
 

@@ -14,7 +14,7 @@ from equipoise.rules import Aggregator, MultiExchange
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round_inputs import expected_malicious
 from equipoise.simulation._validation import check_rule_setting, check_topology
-from equipoise.simulation.schedule import EachRound
+from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
 from equipoise.training import Trainer
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise._utils.validation import check_callable, check_count, describe, is_floating
 from equipoise.attacks import Attack, DataAttack, MessageAttack, poisoners
 from equipoise.rules import Aggregator, MultiExchange, PerClient
-from equipoise.simulation.schedule import EachRound
+from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
 from equipoise.training import Trainer
 

@@ -35,9 +35,9 @@ from equipoise.simulation._validation import (
     is_drawn,
     prepare_trainer,
 )
+from equipoise.simulation.each_round import EachRound
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
-from equipoise.simulation.schedule import EachRound
 from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
 from equipoise.topology import Topology
 from equipoise.training import Trainer

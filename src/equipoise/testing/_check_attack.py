@@ -11,7 +11,7 @@ from equipoise._utils.validation import describe
 from equipoise.attacks import Attack, DataAttack, MessageAttack
 from equipoise.testing import _attack_laws
 from equipoise.testing._attacked_rounds import attacked_rounds, examples
-from equipoise.testing._search import Law, require_laws, select_laws
+from equipoise.testing._counterexamples import Law, require_laws, select_laws
 
 
 def _laws(cases: SearchStrategy[Any], **checks: Callable[[Any, Any], None]) -> dict[str, Law[Any]]:

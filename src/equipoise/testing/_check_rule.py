@@ -13,8 +13,8 @@ from equipoise.messages import Inbox
 from equipoise.rules import Aggregator, MultiExchange, run_exchanges, without_warnings
 from equipoise.testing import _laws
 from equipoise.testing._attacked_rounds import ALL_DTYPES
+from equipoise.testing._counterexamples import Law, require_laws, select_laws
 from equipoise.testing._rounds import RuleRound, rounds
-from equipoise.testing._search import Law, require_laws, select_laws
 from equipoise.types import Aggregated
 
 

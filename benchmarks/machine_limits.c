@@ -1,6 +1,6 @@
 /* What one core of an x86 CPU with AVX2 or AVX-512 can do at most, for comparison with the kernels; see docs/kernels.md.
  *
- *     cc -O2 benchmarks/limits.c -o limits && ./limits
+ *     cc -O2 benchmarks/machine_limits.c -o limits && ./limits
  */
 #define _GNU_SOURCE
 #include <stdio.h>

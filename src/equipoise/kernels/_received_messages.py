@@ -1,4 +1,4 @@
-"""Received messages with cached norms, finiteness and edges, as kernels use them."""
+"""ReceivedMessages messages with cached norms, finiteness and edges, as kernels use them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.memo import Memo
+from equipoise.kernels._edge_index import EdgeIndex
 from equipoise.kernels._norms import are_finite, norms
-from equipoise.kernels._wiring import Wiring
 
 
-class Received:
+class ReceivedMessages:
     """Messages of n receivers: message ``s`` of receiver ``i`` is ``bank[slots[i, s]]``.
 
     The base of `equipoise.Inbox`. Values derived from the tensors are cached in one private object,
@@ -107,22 +107,22 @@ class Received:
         )
 
     @property
-    def _sent(self) -> Wiring:
+    def _sent(self) -> EdgeIndex:
         """The edges of all messages, finite or not."""
         return self._memo.get("sent", self._ids, self._find_sent)
 
-    def _find_sent(self) -> Wiring:
+    def _find_sent(self) -> EdgeIndex:
         # Checked whenever the ids are new or modified: the C kernels read memory by them.
         self._check_ids()
-        return Wiring(self.slots, self.mask)
+        return EdgeIndex(self.slots, self.mask)
 
     @property
-    def _arrived(self) -> Wiring:
+    def _arrived(self) -> EdgeIndex:
         """The edges of the messages that are present."""
         return self._memo.get("arrived", (self.bank, self.slots, self.mask), self._find_arrived)
 
-    def _find_arrived(self) -> Wiring:
-        return self._sent if self.present is self.mask else Wiring(self.slots, self.present)
+    def _find_arrived(self) -> EdgeIndex:
+        return self._sent if self.present is self.mask else EdgeIndex(self.slots, self.present)
 
     @property
     def _ids(self) -> tuple[Tensor, ...]:

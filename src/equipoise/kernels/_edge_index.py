@@ -19,7 +19,7 @@ class Group(NamedTuple):
     rows: Tensor  # (r, c) rows of the bank
 
 
-class Wiring:
+class EdgeIndex:
     """Values derived from slots and mask alone; all inboxes of a fixed graph share them."""
 
     def __init__(self, slots: Tensor, mask: Tensor) -> None:
