@@ -86,6 +86,11 @@ WRONG_INPUTS = {
         {"loss_of": lambda models: torch.zeros(len(models) + 1)},
         "loss_of must return one loss per model",
     ),
+    "fedavg: samples of one client too few": (
+        eq.FedAvg(weighted=True),
+        {"samples": torch.ones(len(HONEST) - 1)},
+        f"samples must have one number per client, at least {len(HONEST)}",
+    ),
     "fedavg: a negative number of samples": (
         eq.FedAvg(weighted=True),
         {"samples": torch.tensor([3, -1, *[5] * 20])},
