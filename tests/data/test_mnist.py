@@ -88,9 +88,8 @@ def test_gzip_by_content(tmp_path: Path):
 def test_other_compression(tmp_path: Path):
     write(tmp_path)
     for name in NAMES:
-        (tmp_path / f"{name}.gz").write_bytes(
-            gzip.compress(idx_bytes(CONTENTS[name]), compresslevel=1, mtime=7)
-        )
+        packed = gzip.compress(idx_bytes(CONTENTS[name]), compresslevel=1, mtime=7)
+        (tmp_path / f"{name}.gz").write_bytes(packed)
     check(mnist(tmp_path))
 
 
@@ -312,9 +311,8 @@ def test_empty_folder(files: list[str] | None, found: str, tmp_path: Path):
 def test_root_is_a_file(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(
-        FileNotFoundError, match=f"found a file at {re.escape(str(file))}, not a folder"
-    ):
+    message = f"found a file at {re.escape(str(file))}, not a folder"
+    with pytest.raises(FileNotFoundError, match=message):
         mnist(file)
     with pytest.raises(ValueError, match="root must be a path, found None"):
         mnist(None)  # type: ignore[arg-type]
@@ -325,9 +323,8 @@ def test_swapped_collections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(idx, "MNIST", dataclasses.replace(idx.MNIST, labels_sha256=digest))
     write(tmp_path, zipped=False)
     check(mnist(tmp_path))
-    with pytest.raises(
-        ValueError, match=f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"
-    ):
+    message = f"{NAMES[1]} must be of Fashion-MNIST, found the labels of MNIST"
+    with pytest.raises(ValueError, match=message):
         fashion_mnist(tmp_path)
 
 
