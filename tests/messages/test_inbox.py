@@ -245,3 +245,10 @@ def test_why_absent_of_a_graph() -> None:
     assert list(inbox.why_absent(0).values()) == ["silent: no message arrived"] * 2
     with pytest.raises(ValueError, match="receiver must be an integer from 0 to 2, found 3"):
         inbox.why_absent(3)
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_why_absent_beyond_range(n: int) -> None:
+    inbox = Topology.complete(n).deliver(torch.zeros(n, 2))
+    with pytest.raises(ValueError, match=f"receiver must be .*, found {n}"):
+        inbox.why_absent(n)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import equipoise as eq
 from tests.hostile import ABSENT, HONEST, INPUTS, OWN, D, every_rule, loss_of
@@ -159,6 +160,22 @@ def test_strict_limit(rule: Any, most: int) -> None:
     with pytest.raises(ValueError, match="tolerated"):
         rule(OWN, HONEST, tolerated=most + 1)
     assert lenient(OWN, HONEST, tolerated=most + 1).model.isfinite().all()
+
+
+@pytest.mark.parametrize(("own_update", "most"), [("included", 2), ("mixed", 1)])
+def test_strict_learn_raises_early(own_update: Any, most: int) -> None:
+    """Of four updates f = 1 can be trimmed, of five f = 2; the error comes after one exchange."""
+    rule = eq.LEARN(own_update=own_update, strict=True)
+    models = torch.randn(5, D)
+    sent = []
+
+    def exchange(messages: Tensor) -> eq.Inbox:
+        sent.append(messages)
+        return eq.Topology.complete(5).deliver(messages)
+
+    with pytest.raises(ValueError, match="tolerated"):
+        eq.run_exchanges(rule, models, exchange, t=1, total=9, update=models, tolerated=most + 1)
+    assert len(sent) == 1
 
 
 @pytest.mark.parametrize(
