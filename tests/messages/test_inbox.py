@@ -247,6 +247,12 @@ def test_why_absent_of_a_graph() -> None:
         inbox.why_absent(3)
 
 
+def test_fields_are_frozen() -> None:
+    inbox = Inbox.of_one(torch.zeros(2, 3))
+    with pytest.raises(AttributeError, match="cannot assign to field 'mask'"):
+        inbox.mask = ~inbox.mask  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("n", [3, 4])
 def test_why_absent_beyond_range(n: int) -> None:
     inbox = Topology.complete(n).deliver(torch.zeros(n, 2))

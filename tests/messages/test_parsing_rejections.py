@@ -199,9 +199,10 @@ def test_memory_of_rejected(case: str, accepted: int) -> None:
     assert int(done.stdout) < 100
 
 
+@pytest.mark.parametrize("offset", [0, 2, 5])
 @pytest.mark.parametrize(("missing", "accepted"), [(0, True), (1, False), (12, False)])
-def test_storage_reaches_last_value(missing: int, accepted: bool) -> None:
-    message = torch.ones(12)[2:8:2]  # its last value is the seventh of the storage
-    message.untyped_storage().resize_(4 * 7 - missing)
+def test_storage_reaches_last_value(offset: int, missing: int, accepted: bool) -> None:
+    message = torch.ones(16)[offset : offset + 6 : 2]
+    message.untyped_storage().resize_(4 * (offset + 5) - missing)  # five values from the offset on
     inbox = Inbox.collect([message], like=torch.zeros(3))
     assert bool(inbox.mask.item()) is accepted

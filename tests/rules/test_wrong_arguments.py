@@ -92,6 +92,11 @@ WRONG_INPUTS = {
         {"samples": torch.ones(len(HONEST) - 1)},
         f"samples must have one number per client, at least {len(HONEST)}",
     ),
+    "fedavg: samples as a column": (
+        eq.FedAvg(weighted=True),
+        {"samples": torch.ones(len(HONEST), 1)},
+        "samples must have one number per client",
+    ),
     "fedavg: a negative number of samples": (
         eq.FedAvg(weighted=True),
         {"samples": torch.tensor([3, -1, *[5] * 20])},
