@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
@@ -31,3 +32,12 @@ def test_missing_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.raises(ImportError, match=r'tqdm is not installed: pip install "equipoise\[progre'):
         progress_bar(1, "round")
+
+
+def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with progress_bar(2, "round") as bar:
+        advance(bar, lambda: "note")
+    assert bar.disable

@@ -19,16 +19,18 @@ def progress_bar(total: int, unit: str, *, done: int = 0) -> Any:
     >>> bar.n, bar.postfix
     (3, 'worst error 0.33')
     """
+    # There is no standard error under pythonw, and a daemon may have closed it.
+    shown = sys.stderr is not None and not sys.stderr.closed
     return import_optional("tqdm", "progress").tqdm(
         total=total,
         initial=done,
         unit=unit,
         # A log gets a line every few seconds, a terminal is redrawn often enough to look alive.
-        mininterval=0.1 if sys.stderr is not None and sys.stderr.isatty() else 5.0,
+        mininterval=0.1 if shown and sys.stderr.isatty() else 5.0,
         # Rounds differ in cost (evaluation, checkpoints): the mean of all predicts the rest best.
         smoothing=0.0,
         dynamic_ncols=True,
-        disable=sys.stderr is None,  # under pythonw
+        disable=not shown,
     )
 
 
