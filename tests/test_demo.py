@@ -240,7 +240,7 @@ def test_missing_scikit_learn(capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r'The demo needs scikit-learn \(.*\): pip install "equipoise\[data,plots\]"\n', err
+        r'The demo needs further packages \(.*\): pip install "equipoise\[data,plots\]"\n', err
     )
 
 

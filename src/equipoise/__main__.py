@@ -80,10 +80,10 @@ def _run_demo(options: argparse.Namespace) -> int:
     try:
         demo.run(options.seed, options.rounds, rules, attacks, options.output)
     except ImportError as error:
-        # The cause names the missing module; the error itself has an advice for one extra only.
+        # The cause names the missing module; the error itself names one extra only.
         reason = error.__cause__ or error
         command = 'pip install "equipoise[data,plots]"'
-        print(f"The demo needs scikit-learn ({reason}): {command}", file=sys.stderr)
+        print(f"The demo needs further packages ({reason}): {command}", file=sys.stderr)
         return 2
     return 0
 
