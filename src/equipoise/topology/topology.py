@@ -332,6 +332,22 @@ class Topology:
         remains = online[receivers] & online[senders]
         return Topology(_edge_formats.by_receiver(self.n, (receivers * self.n + senders)[remains]))
 
+    def without_receivers(self, clients: Clients) -> Topology:
+        """The same clients, of which these receive nothing: no edge leads to them.
+
+        They still send. ``k`` is the largest remaining in-degree.
+
+        >>> eq.Topology.ring(4).without_receivers([0, 3]).senders
+        tensor([[-1, -1],
+                [ 0,  2],
+                [ 1,  3],
+                [-1, -1]])
+        """
+        receives = ~as_mask(clients, self.n, name="clients").to(self.senders.device)
+        receivers, senders = self._ends()
+        remains = receives[receivers]
+        return Topology(_edge_formats.by_receiver(self.n, (receivers * self.n + senders)[remains]))
+
     def with_self_loops(self) -> Topology:
         """The same graph, in which each client also sends to itself.
 
