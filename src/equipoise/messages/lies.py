@@ -208,6 +208,25 @@ def lies_received(lies: Lies, senders: Tensor, mask: Tensor) -> Tensor:
     return table
 
 
+def unforged(lies: Lies | None, senders: Tensor, mask: Tensor) -> Tensor:
+    """(n, k) bool: where ``mask`` holds and ``senders[i, s]`` sends receiver i no lie.
+
+    If ``mask`` holds for the edges from malicious to benign clients, these are the messages in
+    which benign clients still receive a malicious client's model.
+
+    >>> from equipoise.messages import unforged
+    >>> lies = eq.Lies.per_sender(torch.zeros(3, 1), only=[2])
+    >>> senders = torch.tensor([[1, 2], [0, 2], [0, 1]])
+    >>> unforged(lies, senders, mask=senders > 0)  # all messages of clients 1 and 2
+    tensor([[ True, False],
+            [False, False],
+            [False,  True]])
+    """
+    if lies is None:
+        return mask.clone()
+    return mask & (lies_received(lies, senders, mask) < 0)
+
+
 @torch.no_grad()
 def substitute_lies(
     lies: Lies, models: Tensor, senders: Tensor, mask: Tensor, may_lie: Tensor
