@@ -7,7 +7,14 @@ A data attack has ``poison(x, y) -> (x, y)``. A message attack has ``forge(known
 from equipoise.attacks.adaptive import Adaptive
 from equipoise.attacks.attack import Attack, DataAttack, MessageAttack
 from equipoise.attacks.backdoor import Backdoor
-from equipoise.attacks.combinations import Combined, InModelSpace, OnlyClients, Window, poisoners
+from equipoise.attacks.combinations import (
+    Combined,
+    InModelSpace,
+    OnlyClients,
+    Window,
+    poisoners,
+    uses_malicious_models,
+)
 from equipoise.attacks.dissensus import Dissensus, Isolation
 from equipoise.attacks.feature_noise import FeatureNoise
 from equipoise.attacks.gaussian import Gaussian
@@ -70,4 +77,5 @@ __all__ = [
     "lie_z_max",
     "poisoners",
     "targeted",
+    "uses_malicious_models",
 ]

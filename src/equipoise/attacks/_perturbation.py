@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ class Rays(NamedTuple):
 @dataclass(frozen=True)
 class BoundedPerturbation(ABC):
     """The benign mean, moved along a perturbation by the largest amount that a bound allows."""
+
+    uses_malicious_models: ClassVar[bool] = False
 
     perturbation: Perturbation = "unit"
     scope: Scope = "receiver"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -69,6 +69,10 @@ class Adaptive:
     >>> (models[:2] - lies.rows).norm(dim=1).round(decimals=2)  # 0.3 * 5
     tensor([1.5000, 1.5000])
     """
+
+    # The rule is asked about all clients at once. What it answers for a victim may depend on models
+    # that the victim does not receive, if only in rounding, and a rule may be any function.
+    uses_malicious_models: ClassVar[bool] = True
 
     mode: Literal["max", "literal"] = "max"
     perturbation: Perturbation = "unit"

@@ -36,6 +36,18 @@ class MessageAttack(Protocol):
     The adversary is rushing and omniscient: see `equipoise.attacks.Knowledge`. It returns lies per
     sender, per receiver or per edge, or None to send the models unchanged. Only messages of
     malicious clients change: delivery ignores lies in the name of benign clients.
+
+    An optional attribute ``uses_malicious_models: bool`` tells whether the models that malicious
+    clients would have sent matter to benign clients. False is a promise for every round in which
+    some benign client has a finite model:
+
+    - all messages from malicious to benign clients are lies, and
+    - these lies do not depend on the rows of malicious clients in ``known.models``,
+      ``known.previous``, ``known.origin`` or ``known.inputs["update"]``. The values there are
+      finite, but may be old or meaningless.
+
+    Then malicious clients need neither train nor aggregate. An attack without the attribute counts
+    as True. `equipoise.attacks.uses_malicious_models` resolves it for any attack.
     """
 
     def forge(self, known: Knowledge) -> Lies | None:

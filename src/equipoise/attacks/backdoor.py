@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +53,9 @@ class Backdoor:
     >>> attack.forge(known).rows
     tensor([[3., 3.]])
     """
+
+    # What it sends is the malicious client's own model.
+    uses_malicious_models: ClassVar[bool] = True
 
     trigger: Trigger
     target: int = 0

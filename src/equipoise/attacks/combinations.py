@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -221,6 +222,75 @@ def poisoners(attack: Attack, client: int, t: int | None = None) -> tuple[DataAt
     return (attack,) if isinstance(attack, DataAttack) else ()
 
 
+def uses_malicious_models(
+    attack: Attack, *, malicious: Clients | None = None, rounds: Iterable[int] | None = None
+) -> bool:
+    """Return whether the models that malicious clients train matter to benign clients.
+
+    They do not if every message from a malicious to a benign client is a lie, in all of the rounds,
+    and if no lie depends on these models. Message attacks declare that: see
+    `equipoise.attacks.MessageAttack`. Data attacks always need the models.
+
+    Models are trained over many rounds, so the answer for one round does not permit skipping its
+    training: ask about all rounds to come.
+
+    Args:
+        attack: a data attack, a message attack, or a combination of attacks.
+        malicious: bool mask (n,) or client ids. Without it, some malicious client may not be among
+            the clients of an `OnlyClients`.
+        rounds: the rounds in question. Without it, some round may be outside of a `Window`.
+
+    >>> eq.attacks.uses_malicious_models(eq.attacks.Zero())
+    False
+    >>> some = eq.attacks.OnlyClients(eq.attacks.Zero(), clients=(2, 3))
+    >>> eq.attacks.uses_malicious_models(some)
+    True
+    >>> eq.attacks.uses_malicious_models(some, malicious=[3])
+    False
+    >>> late = eq.attacks.Window(eq.attacks.Zero(), start=5, stop=10)
+    >>> eq.attacks.uses_malicious_models(late, rounds=range(5, 10))
+    False
+    """
+    # None stands for an unknown client, which no OnlyClients names, and for an unknown round.
+    clients = frozenset([None] if malicious is None else _as_ids(malicious, "malicious"))
+    return any(
+        _looks_at_malicious_models(attack, t) or _always_lying(attack, clients, t) != clients
+        for t in ([None] if rounds is None else rounds)
+    )
+
+
+def _looks_at_malicious_models(attack: Attack, t: int | None) -> bool:
+    """Return whether a part of the attack may look at malicious models in round t."""
+    if isinstance(attack, Combined):
+        return any(_looks_at_malicious_models(part, t) for part in attack.attacks)
+    if isinstance(attack, Window) and t is not None and not attack.active(t):
+        return False
+    if isinstance(attack, Window | OnlyClients | InModelSpace):
+        return _looks_at_malicious_models(attack.attack, t)
+    return _declares_use(attack)
+
+
+def _always_lying(
+    attack: Attack, clients: frozenset[int | None], t: int | None
+) -> frozenset[int | None]:
+    """Return the malicious clients all of whose messages to benign clients are lies in round t."""
+    if isinstance(attack, Combined):
+        return frozenset().union(*(_always_lying(part, clients, t) for part in attack.attacks))
+    if isinstance(attack, Window) and (t is None or not attack.active(t)):
+        return frozenset()
+    if isinstance(attack, OnlyClients):
+        return _always_lying(attack.attack, clients.intersection(attack.clients), t)
+    if isinstance(attack, Window | InModelSpace):
+        return _always_lying(attack.attack, clients, t)
+    return frozenset() if _declares_use(attack) else clients
+
+
+def _declares_use(attack: Attack) -> bool:
+    """Return whether one attack, not a combination, may use malicious models."""
+    # Without a declaration, malicious clients are trained, which is always correct.
+    return isinstance(attack, DataAttack) or bool(getattr(attack, "uses_malicious_models", True))
+
+
 def _check_attacks(*attacks: object) -> None:
     for attack in attacks:
         # A class has the methods of its instances, but forgetting the parentheses is a mistake.
@@ -240,9 +310,9 @@ def _may_poison(attack: Attack) -> bool:
     return isinstance(attack, DataAttack) or hasattr(attack, "poisoners")
 
 
-def _as_ids(clients: Clients) -> tuple[int, ...]:
+def _as_ids(clients: Clients, name: str = "clients") -> tuple[int, ...]:
     """Return client ids, ascending. Unlike a mask or a tensor, they can be compared and hashed."""
-    expected = "clients must be a bool mask of shape (n,) or client ids"
+    expected = f"{name} must be a bool mask of shape (n,) or client ids"
     chosen = as_tensor(clients, expected)
     # An empty list becomes a tensor of floats, but is a valid set of ids.
     if chosen.dim() != 1 or (chosen.is_floating_point() and chosen.numel()):
@@ -251,11 +321,11 @@ def _as_ids(clients: Clients) -> tuple[int, ...]:
         return tuple(chosen.nonzero().flatten().tolist())
     ids, times = chosen.long().unique(return_counts=True)
     # The number of clients is not known yet; forge checks the upper end.
-    check_range("clients", ids, 0, None)
+    check_range(name, ids, 0, None)
     if len(ids) < len(chosen):
         repeated = ids[times > 1][0]
         raise ValueError(
-            f"clients must name every client once, found client {repeated} more than once"
+            f"{name} must name every client once, found client {repeated} more than once"
         )
     return tuple(ids.tolist())
 

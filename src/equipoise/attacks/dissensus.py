@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Dissensus:
     tensor([[-1.],
             [ 2.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     epsilon: float = 1.5
     weights: Literal["uniform", "metropolis"] = "uniform"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,8 @@ class Gaussian:
     >>> eq.attacks.Gaussian(std=1.0).forge(known).rows.shape
     torch.Size([1, 4])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     std: float = math.sqrt(200)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from equipoise._utils.validation import check_options
 from equipoise.attacks._client_facts import Scope
@@ -30,6 +31,8 @@ class IPM:
     >>> eq.attacks.IPM(epsilon=0.5, scope="global").forge(known).rows
     tensor([[-1.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     epsilon: float = 0.1
     scope: Scope = "receiver"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -56,6 +56,9 @@ class KrumAttack:
     >>> eq.attacks.KrumAttack(scope="global").forge(known).rows < 0
     tensor([[True]])
     """
+
+    # Krum's choice before the attack is among the models of benign and malicious neighbors.
+    uses_malicious_models: ClassVar[bool] = True
 
     form: Literal["group", "fang"] = "group"
     noise: float = 0.01

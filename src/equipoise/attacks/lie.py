@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 from equipoise._utils.validation import check_options
 from equipoise.attacks._client_facts import Scope
@@ -36,6 +36,8 @@ class LIE:
     >>> eq.attacks.LIE(z=1.0, scope="global").forge(known).rows
     tensor([[1.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     z: float | None = None  # it depends on n and f, which only a round has
     sign: Literal[-1, 1] = -1

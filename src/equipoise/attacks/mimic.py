@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,8 @@ class Mimic:
     >>> eq.attacks.Mimic().forge(known).rows
     tensor([[0., 1., 0.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     target: int | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,8 @@ class NonFinite:
     >>> eq.attacks.NonFinite().forge(known).rows
     tensor([[nan, nan]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     value: float = math.nan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class Spectral:
     tensor([[-1.],
             [ 1.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     epsilon: float = 1.0
 

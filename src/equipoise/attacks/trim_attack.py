@@ -59,6 +59,11 @@ class TrimAttack:
         if not self.factor >= 1:
             raise ValueError(f"factor must be a number >= 1, found {self.factor}")
 
+    @property
+    def uses_malicious_models(self) -> bool:
+        """Whether the lies depend on the models of malicious clients: in ``form="group"``."""
+        return self.form == "group"
+
     @forge_by_columns
     def forge(self, known: Knowledge) -> UncheckedLies:
         """Return one row per edge, or, if not random, one per victim or one for all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -18,6 +19,8 @@ class Zero:
     >>> eq.attacks.Zero().forge(known).rows
     tensor([[0., 0.]])
     """
+
+    uses_malicious_models: ClassVar[bool] = False
 
     def forge(self, known: Knowledge) -> Lies | None:
         """Return one row for all receivers."""
