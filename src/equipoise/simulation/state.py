@@ -40,13 +40,13 @@ class State:
 
 
 def read_trainer_state(trainer: Any) -> dict[str, Tensor] | None:
-    """A copy of the state of a trainer, None if the trainer cannot return or restore one."""
+    """The state of a trainer, as it is now; None if the trainer cannot return or restore one."""
     # Half of the two methods is of no use: the state could not be restored.
     if not hasattr(trainer, "state_dict") or not hasattr(trainer, "load_state_dict"):
         return None
+    state: dict[str, Tensor] = trainer.state_dict()
     # The state_dict of an nn.Module holds the tensors that training goes on to modify.
-    copied: dict[str, Tensor] = deepcopy(trainer.state_dict())
-    return copied
+    return dict(state) if getattr(trainer, "replaces_state", False) else deepcopy(state)
 
 
 def restore_trainer_state(trainer: Any, trainer_state: dict[str, Tensor] | None) -> None:

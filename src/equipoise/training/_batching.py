@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from equipoise.training._ensemble._stacked import Backend
@@ -16,14 +17,14 @@ BLOCK_CLIENTS = 256  # the most clients in a block: of 1,000 small ones, several
 class Batches:
     """The mini-batches of some clients, in blocks that are processed in one operation.
 
-    A block holds clients with batches of equal length. Its batch is gathered on access, by the
-    thread that processes it: all batches at once could take more memory than the models.
+    A block holds clients with batches of equal length. Blocks depend on the numbers of examples
+    only, so one object serves all rounds.
 
     Args:
         examples: the examples of all clients.
-        positions: (n, b) the examples of each client's batch. A client with fewer than b examples
-            uses all it has.
-        clients: (c,) the client of each row, with repetitions.
+        clients: (c,) the clients, with repetitions.
+        rows: (c,) the rows of stacked models that belong to them; by default 0 to c - 1.
+        batch_size: examples in a batch. A client with fewer examples uses all it has.
         backend: how blocks are processed; ``"batched"`` makes them as large as useful.
         d: number of parameters of a model.
         most: clients per block for the other backends.
@@ -32,34 +33,38 @@ class Batches:
     def __init__(
         self,
         examples: Examples,
-        positions: Tensor,
         clients: Tensor,
+        rows: Tensor | None = None,
         *,
+        batch_size: int,
         backend: Backend,
         d: int,
         most: int = 1,
     ) -> None:
         self._examples = examples
-        self._positions = positions
-        self._clients = clients
-        self._blocks: list[tuple[Tensor, int]] = []
+        self._blocks: list[tuple[Tensor, Tensor, int]] = []
+        rows = torch.arange(len(clients), device="cpu") if rows is None else rows
         features = examples.x[0].numel()
-        lengths = examples.counts[clients].clamp_max(positions.shape[1])
+        lengths = examples.counts[clients].clamp_max(batch_size)
         # A stacked tensor has no ragged dimension, so each length gets blocks of its own.
         for length in lengths.unique().tolist():
-            rows = (lengths == length).nonzero().flatten()
+            places = (lengths == length).nonzero().flatten()
             size = most
             if backend == "batched":
                 # The second term limits a block to BLOCK_CLIENTS, even if the clients are tiny.
                 elements = max(length * features + d, BLOCK_ELEMENTS // BLOCK_CLIENTS)
                 size = max(1, BLOCK_ELEMENTS // elements)
-            self._blocks += [(block, length) for block in rows.split(size)]
+            for block in places.split(size):
+                self._blocks.append((clients[block], rows[block].to(examples.x.device), length))
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __getitem__(self, i: int) -> Batch:
-        rows, length = self._blocks[i]
-        clients = self._clients[rows]
-        x, y = self._examples.take(clients, self._positions[clients, :length])
-        return Batch(rows.to(x.device), x, y)
+    def gather(self, i: int, positions: Tensor) -> Batch:
+        """The batch of block i, of the examples at ``positions (n, b)`` of all n clients.
+
+        Called by the thread that processes the block: all batches at once could take more memory
+        than the models.
+        """
+        clients, rows, length = self._blocks[i]
+        return Batch(rows, *self._examples.take(clients, positions[clients, :length]))

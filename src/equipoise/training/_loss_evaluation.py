@@ -24,7 +24,13 @@ class LossEvaluation:
     losses: Tensor
 
     def run(
-        self, batches: Batches, backend: Backend, *, same: bool, seeds: list[int] | None
+        self,
+        batches: Batches,
+        positions: Tensor,
+        backend: Backend,
+        *,
+        same: bool,
+        seeds: list[int] | None,
     ) -> None:
         """Evaluate all models, one per row.
 
@@ -33,7 +39,7 @@ class LossEvaluation:
         """
 
         def evaluate(i: int) -> None:
-            batch = batches[i]
+            batch = batches.gather(i, positions)
             if backend == "batched":
                 self._evaluate_together(batch)
             elif same:

@@ -13,6 +13,7 @@ from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Backend, Stacked
 from equipoise.training._ensemble._threads import run_each
 from equipoise.training._examples import Batch
+from equipoise.training._linear_networks import LinearNetwork
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,22 +21,26 @@ class SGDStep:
     """Stochastic gradient descent with classical momentum, as in :class:`torch.optim.SGD`.
 
     Reads stacked models ``before (n, d)`` and writes ``after (n, d)``, which may be the same
-    tensor. With momentum, ``velocity (n, d)`` is updated in place.
+    tensor. With momentum, so it does for ``velocity_before`` and ``velocity_after``.
     """
 
     architecture: Stacked
+    network: LinearNetwork | None
     loss: BatchLoss
     lr: float
     momentum: float
     before: Tensor
     after: Tensor
-    velocity: Tensor | None = None
+    velocity_before: Tensor | None = None
+    velocity_after: Tensor | None = None
 
-    def run(self, batches: Batches, backend: Backend, seeds: list[int] | None) -> None:
-        """Train all clients, one per row; with seeds, if the model or the loss is random."""
+    def run(
+        self, batches: Batches, positions: Tensor, backend: Backend, seeds: list[int] | None
+    ) -> None:
+        """Train the clients of the batches; with seeds, if the model or the loss is random."""
 
         def train(i: int) -> None:
-            batch = batches[i]
+            batch = batches.gather(i, positions)
             if backend == "batched":
                 self.train_together(batch)
             else:
@@ -47,24 +52,32 @@ class SGDStep:
             threads = backend != "loop" and self.before.device.type == "cpu"
             run_each(train, len(batches), threads=threads)
 
-    @torch.enable_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
         # A copy (c, d): the update is in place, and `before` may belong to the caller.
         models = self.before.index_select(0, batch.rows)
+        velocity = None
+        if self.velocity_before is not None:
+            velocity = self.velocity_before.index_select(0, batch.rows)
         # Detached views are leaves, so they can require gradients. Updating them updates `models`.
         parts = [part.detach() for part in self.architecture.parts(models)]
-        trained = [parts[i].requires_grad_() for i in self.architecture.trained]
+        trained = [parts[i] for i in self.architecture.trained]
+        self._update(trained, self._gradients(parts, trained, batch), velocity)
+        self.after.index_copy_(0, batch.rows, models)
+        if self.velocity_after is not None and velocity is not None:
+            self.velocity_after.index_copy_(0, batch.rows, velocity)
+
+    @torch.enable_grad()
+    def _gradients(
+        self, parts: list[Tensor], trained: list[Tensor], batch: Batch
+    ) -> Sequence[Tensor | None]:
+        if self.network is not None:
+            return self.network.gradients(parts, batch.x, batch.y, self.loss)
+        for part in trained:
+            part.requires_grad_()
         losses = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)
         # Each loss depends on one client only: the gradient of the sum holds all gradients.
-        gradients = torch.autograd.grad(losses.sum(), trained, allow_unused=True)
-        velocity = None
-        if self.velocity is not None:
-            velocity = self.velocity.index_select(0, batch.rows)
-        self._update(trained, gradients, velocity)
-        self.after.index_copy_(0, batch.rows, models)
-        if self.velocity is not None and velocity is not None:
-            self.velocity.index_copy_(0, batch.rows, velocity)
+        return torch.autograd.grad(losses.sum(), trained, allow_unused=True)
 
     @torch.enable_grad()
     def _train_alone(self, batch: Batch, seed: int | None) -> None:
@@ -73,11 +86,14 @@ class SGDStep:
         if seed is not None:
             torch.manual_seed(seed)
         row = int(batch.rows)
+        velocity = None
+        if self.velocity_before is not None and self.velocity_after is not None:
+            velocity = self.velocity_after[row]
+            velocity.copy_(self.velocity_before[row])
         with self.architecture.replica() as replica:
             replica.vector.copy_(self.before[row])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
-            velocity = None if self.velocity is None else self.velocity[row]
             self._update(replica.trained, gradients, velocity)
             self.after[row] = replica.vector
 

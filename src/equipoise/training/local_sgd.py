@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from equipoise._utils.formatting import call
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import (
     INTEGERS,
@@ -32,6 +33,7 @@ from equipoise.training._ensemble._losses import BatchLoss, Reduction
 from equipoise.training._ensemble._model_checks import check_trainable, evaluation_traits
 from equipoise.training._ensemble._stacked import Backend, Stacked
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
+from equipoise.training._linear_networks import LinearNetwork
 from equipoise.training._loss_evaluation import LossEvaluation
 from equipoise.training._poisoning import Poisoning
 from equipoise.training._sgd_step import SGDStep
@@ -105,6 +107,8 @@ class LocalSGD:
             [-1.0000]])
     """
 
+    replaces_state: ClassVar[bool] = True  # see `Trainer`
+
     backend: Backend
 
     @torch.inference_mode(False)
@@ -152,9 +156,12 @@ class LocalSGD:
         if self._evaluated.takes_channels_last(x):
             examples = examples.with_channels_last()
         self._clean = examples
+        self._network = LinearNetwork.of(self._trained, x)
         self.backend = self._choose_backend(backend)
         self._poisoning: Poisoning | None = None
         self._velocity: Tensor | None = None
+        self._memory = RecycledMemory()  # for velocities
+        self._batches: tuple[tuple[object, ...], Batches] | None = None  # of the last round
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
@@ -176,9 +183,7 @@ class LocalSGD:
         # Modulo: the first client may have one example only, which then occurs twice.
         positions = torch.arange(2, device="cpu") % self._clean.counts[0]
         x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
-        step = SGDStep(
-            self._trained, self.loss, self._rate(0), self.momentum, models, models.clone()
-        )
+        step = self._step(0, models, models.clone())
         step.train_together(Batch(rows.to(models.device), x, y))
 
     def __repr__(self) -> str:
@@ -196,29 +201,72 @@ class LocalSGD:
     def __call__(self, models: Tensor, t: int) -> Tensor:
         """Every client's model after the local training of round t, as a new tensor (n, d)."""
         self._trained.check(models, self._clean.n)
+        out = torch.empty(models.shape, dtype=models.dtype, device=models.device)
+        self.train_into(out, models, t)
+        return out
+
+    @torch.inference_mode(False)
+    def train_into(
+        self, out: Tensor, models: Tensor, t: int, *, clients: Tensor | None = None
+    ) -> None:
+        """Write every client's model after the local training of round t to ``out (n, d)``.
+
+        Only the ``clients`` of these ids are trained, if given. The others keep their velocity, and
+        their rows of ``out`` are not written.
+        """
+        self._trained.check(models, self._clean.n)
+        self._trained.check(out, self._clean.n, name="out")
         check_count("t", t, 0)
-        # The first step reads the given models and writes a new tensor; later steps update it.
-        before = models.detach()
-        after = torch.empty(before.shape, dtype=before.dtype, device=before.device)
-        velocity = self._next_velocity(after)
-        lr = self._rate(t)
         examples = self._examples(t)
-        everyone = torch.arange(examples.n, device="cpu")
-        for step in range(self.steps):
+        batches = self._batches_of(examples, clients)
+        before, after = self._velocities(models, clients)
+        # The first step reads the given models and writes to `out`; later steps update it.
+        step = self._step(t, models.detach(), out, before, after)
+        for i in range(self.steps):
+            seeds = self._seeds("model", t, i) if self._random else None
+            step.run(batches, self._positions(examples, t, i), self.backend, seeds)
+            step = replace(step, before=out, velocity_before=after)
+        # Only after the last step: an interrupted round leaves the trainer as it was.
+        self._velocity = after
+
+    def _step(
+        self,
+        t: int,
+        before: Tensor,
+        after: Tensor,
+        velocity_before: Tensor | None = None,
+        velocity_after: Tensor | None = None,
+    ) -> SGDStep:
+        return SGDStep(
+            self._trained,
+            self._network,
+            self.loss,
+            self._rate(t),
+            self.momentum,
+            before,
+            after,
+            velocity_before,
+            velocity_after,
+        )
+
+    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches:
+        """The batches of these clients, or of all; those of the last round if they are the same."""
+        choice = (examples, clients, self.backend)
+        # By identity: examples and tensors cannot be compared by one truth value.
+        if self._batches is None or any(
+            old is not new for old, new in zip(self._batches[0], choice, strict=True)
+        ):
+            ids = torch.arange(examples.n, device="cpu") if clients is None else clients.cpu()
             batches = Batches(
                 examples,
-                self._positions(examples, t, step),
-                everyone,
+                ids,
+                ids,
+                batch_size=self.batch_size,
                 backend=self.backend,
                 d=self._trained.d,
             )
-            seeds = self._seeds("model", t, step) if self._random else None
-            sgd = SGDStep(self._trained, self.loss, lr, self.momentum, before, after, velocity)
-            sgd.run(batches, self.backend, seeds)
-            before = after
-        # Only after the last step: an interrupted round leaves the trainer as it was.
-        self._velocity = velocity
-        return after
+            self._batches = (choice, batches)
+        return self._batches[1]
 
     def _rate(self, t: int) -> float:
         """The learning rate of round t."""
@@ -230,11 +278,23 @@ class LocalSGD:
             raise ValueError(f"lr must return {expected}, found {rate!r} for round {t}")
         return float(rate)
 
-    def _next_velocity(self, like: Tensor) -> Tensor | None:
-        """The velocity to update: a copy, because a round may be interrupted half-way."""
+    def _velocities(
+        self, models: Tensor, clients: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The velocities before this round, and memory for those after it.
+
+        They are not updated in place, because a round may be interrupted half-way.
+        """
         if not self.momentum:
-            return None
-        return torch.zeros_like(like) if self._velocity is None else self._velocity.clone()
+            return None, None
+        before = self._velocity
+        if before is None:
+            before = self._memory.take(models, *models.shape).zero_()
+        after = self._memory.take(models, *models.shape)
+        if clients is not None:
+            untrained = (~as_mask(clients, len(models))).nonzero().flatten().to(models.device)
+            after[untrained] = before[untrained]
+        return before, after
 
     def _examples(self, t: int) -> Examples:
         return self._clean if self._poisoning is None else self._poisoning.examples(t)
@@ -302,14 +362,14 @@ class LocalSGD:
         same = models.stride(0) == 0 and not self._traits.batch_dependent
         batches = Batches(
             examples,
-            positions,
             clients,
+            batch_size=self.batch_size,
             backend=backend,
             d=self._evaluated.d,
             most=SHARED_PASS if same else 1,
         )
         evaluation = LossEvaluation(self._evaluated, self._mean_loss, models, losses)
-        evaluation.run(batches, backend, same=same, seeds=seeds)
+        evaluation.run(batches, positions, backend, same=same, seeds=seeds)
 
     # Poisoning
 
@@ -345,8 +405,8 @@ class LocalSGD:
         return trainer
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the velocities; empty without momentum."""
-        return {} if self._velocity is None else {"velocity": self._velocity.clone()}
+        """The velocities, which must not be modified in place; empty without momentum."""
+        return {} if self._velocity is None else {"velocity": self._velocity}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state that `state_dict` returned."""

@@ -16,12 +16,17 @@ class Trainer(Protocol):
       examples;
     - ``loss_of(t)`` returns the losses that UBAR needs;
     - ``samples`` is the number of examples of every client;
-    - ``restarted()`` returns the trainer as it was before its first round.
+    - ``restarted()`` returns the trainer as it was before its first round;
+    - ``train_into(out, models, t, clients=...)`` writes the trained models of some clients to their
+      rows of ``out``, so that rounds need no new memory, and clients that no other client hears
+      need no training.
 
     Three more are for checkpoints. ``state_dict()`` and ``load_state_dict(state)`` save and restore
     everything that the trainer remembers from round to round, such as the moments of Adam, as a
-    flat dict of tensors. ``fingerprint()`` returns a string that identifies the training data;
-    resuming with other data is then an error.
+    flat dict of tensors. They also roll back a round that fails. With ``replaces_state = True``, a
+    trainer promises to replace these tensors, and never to modify them in place: then a round
+    begins without a copy of them. ``fingerprint()`` returns a string that identifies the training
+    data; resuming with other data is then an error.
 
     Using a checkpoint with a trainer that has no ``state_dict`` warns that a resumed run may
     differ. If the models and the round alone determine the result, set ``stateless = True`` on the

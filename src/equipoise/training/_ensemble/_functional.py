@@ -42,7 +42,7 @@ def apply_stacked(
     tensor([[2., 2., 2., 2.],
             [3., 3., 3., 3.]])
     """
-    if not _is_exactly(module, nn.Sequential, FusedSequential):
+    if not is_exactly(module, nn.Sequential, FusedSequential):
         return _apply_layer(module, parameters, x, shared)
     for name, child in zip(module._modules, cast(nn.Sequential, module), strict=True):
         start = f"{name}."
@@ -66,9 +66,9 @@ def is_linear(module: nn.Module) -> bool:
 def _apply_layer(
     module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, shared: bool
 ) -> Tensor:
-    if _is_exactly(module, nn.Linear):
+    if is_exactly(module, nn.Linear):
         return _linear(parameters["weight"], parameters.get("bias"), x, shared)
-    if _is_exactly(module, *ELEMENTWISE):
+    if is_exactly(module, *ELEMENTWISE):
         return module(x)  # type: ignore[no-any-return]
     if not parameters:
         return vmap(module)(x)  # type: ignore[no-any-return]
@@ -93,6 +93,6 @@ def _linear(weight: Tensor, bias: Tensor | None, x: Tensor, shared: bool) -> Ten
     return outputs.mT.reshape(*x.shape[:-1], weight.shape[1])
 
 
-def _is_exactly(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+def is_exactly(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether it is of one of these classes, no subclass, and has no hooks to skip."""
     return type(module) in kinds and not has_hooks(module)

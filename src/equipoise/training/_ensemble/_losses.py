@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
@@ -51,6 +52,14 @@ class BatchLoss:
         if self.function is cross_entropy and self.reduction and is_classification:
             return _cross_entropies(outputs, targets, self.reduction)
         return vmap(self)(outputs, targets)
+
+    @torch.enable_grad()
+    def gradients_of_each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of each of c losses by its outputs, ``(c, b, ...)``."""
+        leaf = outputs.detach().requires_grad_()
+        # Each loss depends on one client only: the gradient of the sum holds all gradients.
+        (gradient,) = torch.autograd.grad(self.of_each(leaf, targets).sum(), leaf)
+        return gradient
 
 
 def _cross_entropies(outputs: Tensor, classes: Tensor, reduction: Reduction) -> Tensor:
