@@ -176,7 +176,7 @@ def interrupting(function: Callable[..., Any], call: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("holder", "name"),
     [
-        (eq.LocalSGD, "__call__"),
+        (eq.LocalSGD, "train_into"),
         (attacks.Window, "forge"),
         (Remembering, "__call__"),
         (Size, "__call__"),

@@ -10,11 +10,12 @@ from equipoise.attacks import Knowledge, MessageAttack
 from equipoise.messages import Inbox, Lies
 from equipoise.metrics import acceptance
 from equipoise.rules import run_exchanges
+from equipoise.simulation._routes import Routes
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unmodified_by
+from equipoise.simulation._workspace import Workspace
 from equipoise.simulation.state import State
-from equipoise.topology import Topology
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -27,17 +28,21 @@ class Exchanges:
         self,
         settings: Settings,
         before: State,
-        topology: Topology,
+        routes: Routes,
         rule: RuleLike,
         inputs: RoundInputs,
         watch: Stopwatch,
+        bank: Tensor,
+        workspace: Workspace,
     ) -> None:
         self._settings = settings
         self._before = before
-        self._topology = topology
+        self._routes = routes
         self._rule = rule
         self._inputs = inputs
         self._watch = watch
+        self._bank = bank
+        self._workspace = workspace
         self._count = 0
 
     def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
@@ -47,14 +52,12 @@ class Exchanges:
 
     def _exchange(self, sent: Tensor) -> Inbox:
         """Send messages along the graph; malicious clients may replace theirs."""
-        settings = self._settings
         with self._watch.phase("forge"):
             # Timed as a phase of its own: the time of an attack is not a cost of the rule.
             lies = self._forge(sent)
         with self._watch.phase("deliver"):
-            self.inbox = self._topology.deliver(
-                sent, lies, settings.malicious, keep_nonfinite=settings.keep_nonfinite
-            )
+            self.inbox = self._routes.deliver(sent, lies, self._bank, self._workspace.memory)
+            self._workspace.note_bank(self.inbox.bank, len(sent))
         self._count += 1
         return self.inbox
 
@@ -68,11 +71,11 @@ class Exchanges:
             "models": known.models,
             "previous": known.previous,
             "origin": known.origin,
-            "topology.senders": self._topology.senders,
-            "topology.mask": self._topology.mask,
+            "topology.senders": self._routes.topology.senders,
+            "topology.mask": self._routes.topology.mask,
             "inputs['update']": self._inputs.get("update"),
         }
-        with unmodified_by("attack", **shown):
+        with unmodified_by("attack", self._before.t, **shown):
             return attack.forge(known)
 
     def _knowledge(self, sent: Tensor) -> Knowledge:
@@ -84,10 +87,12 @@ class Exchanges:
         inputs = self._inputs.copy()
         # A copy of the generator: an attack that asks the victims' rule must not change what the
         # victims draw later.
-        inputs["generator"] = inputs["generator"].clone_state()
+        if "generator" in inputs:
+            inputs["generator"] = inputs["generator"].clone_state()
+        inputs.pop("out")  # the victims' memory
         return Knowledge(
             models=sent,
-            topology=self._topology,
+            topology=self._routes.topology,
             malicious=self._settings.malicious,
             previous=torch.zeros_like(sent) if updates else models,
             rule=self._rule,
@@ -98,16 +103,11 @@ class Exchanges:
 
     def values(self, out: Aggregated) -> dict[str, float]:
         """Traffic per client, and the shares of messages that were accepted."""
-        # A self-loop is no traffic.
-        senders, receivers = self._topology.edges().T
-        messages = torch.bincount(senders[senders != receivers], minlength=self._topology.n)
+        mean, most = self._routes.messages_sent
         bank = self.inbox.bank
         # Each exchange sends one row of the bank along every edge.
         size = self._count * bank.shape[1] * bank.element_size()
-        values = {
-            "bytes": size * float(messages.double().mean()),
-            "bytes_max": float(size * messages.max()),
-        }
+        values = {"bytes": size * mean, "bytes_max": size * most}
         rates = acceptance(out.weights, self.inbox, self._settings.malicious)
         if rates is not None:
             values["accepted_benign"], values["accepted_malicious"] = rates

@@ -15,19 +15,18 @@ from equipoise.metrics import consensus_error
 from equipoise.rules import mix
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
-from equipoise.simulation._round_inputs import wants_update
+from equipoise.simulation._round_inputs import wants
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unmodified_by
+from equipoise.simulation._workspace import Workspace
 from equipoise.simulation.record import Round
 from equipoise.simulation.state import State
-from equipoise.topology import Topology
-from equipoise.training import Trainer
 from equipoise.types import Aggregated, RoundInputs
 
 
 @torch.no_grad()
-def play_round(settings: Settings, before: State) -> State:
+def play_round(settings: Settings, before: State, workspace: Workspace) -> State:
     """The state after one more round of Algorithm 3 of the BALANCE paper.
 
     The trainer is the only object that is modified. The caller restores it if the round fails.
@@ -39,17 +38,21 @@ def play_round(settings: Settings, before: State) -> State:
     alpha = settings.alpha_at(t)
     watch = Stopwatch(before.models.device)
     with watch.phase("train"):
-        own = _train(settings.trainer, before.models, t)
+        bank = workspace.new_bank(before.models)
+        own = _train(settings, before, bank[: settings.n])
     exchanges = None
     out = Aggregated(own)
+    models = own
     if rule is not None:
+        routes = workspace.routes(settings, topology, before.models)
+        inputs = _round_inputs(settings, before, rule, routes.malicious_neighbors, own)
+        inputs["out"] = workspace.memory.take(own, *own.shape)
+        exchanges = Exchanges(settings, before, routes, rule, inputs, watch, bank, workspace)
         # A multi-exchange rule may return other models to mix with than the trained ones.
-        inputs = _round_inputs(settings, before, topology, rule, own)
-        exchanges = Exchanges(settings, before, topology, rule, inputs, watch)
         own, out = exchanges.run(own)
-    with watch.phase("mix"):
-        # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
-        models = own if rule is None else mix(own, out.model, alpha)
+        with watch.phase("mix"):
+            # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
+            models = mix(own, out.model, alpha)
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
         diverged = _newly_diverged(settings, before, models)
@@ -64,10 +67,17 @@ def play_round(settings: Settings, before: State) -> State:
     return replace(before, models=models, t=t + 1, rule_state=out.state, history=history)
 
 
-def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
+def _train(settings: Settings, before: State, memory: Tensor) -> Tensor:
+    """The models after local training, in ``memory`` if the trainer can write to it."""
+    trainer = settings.trainer
+    models = before.models
     # Attacks on updates, and rolling back, need the models from before training.
-    with torch.enable_grad(), unmodified_by("trainer", models=models):
-        trained = trainer(models, t)
+    with torch.enable_grad(), unmodified_by("trainer", before.t, models=models):
+        if hasattr(trainer, "train_into"):
+            trainer.train_into(memory, models, before.t, clients=settings.trained)
+            memory[settings.idle] = models[settings.idle]
+            return memory
+        trained = trainer(models, before.t)
     if (
         not isinstance(trained, Tensor)
         or trained.shape != models.shape
@@ -80,25 +90,26 @@ def _train(trainer: Trainer, models: Tensor, t: int) -> Tensor:
 
 
 def _round_inputs(
-    settings: Settings, before: State, topology: Topology, rule: RuleLike, trained: Tensor
+    settings: Settings, before: State, rule: RuleLike, malicious_neighbors: Tensor, trained: Tensor
 ) -> RoundInputs:
-    """All inputs that a rule may need."""
+    """All inputs that the rule may need."""
     t = before.t
     inputs: RoundInputs = {
         "t": t,
-        "tolerated": settings.tolerated_by(rule, topology),
+        "tolerated": settings.tolerated_by(rule, malicious_neighbors),
         "state": before.rule_state,
-        # A new stream for each round: a resumed run draws the same numbers.
-        "generator": stream(settings.seed, "aggregation", t),
     }
     if before.total is not None:
         inputs["total"] = before.total
-    if settings.loss_of is not None:
+    if wants(rule, "generator"):
+        # A new stream for each round: a resumed run draws the same numbers.
+        inputs["generator"] = stream(settings.seed, "aggregation", t)
+    if settings.loss_of is not None and wants(rule, "loss_of"):
         inputs["loss_of"] = settings.loss_of(t)
-    if hasattr(settings.trainer, "samples"):
+    if hasattr(settings.trainer, "samples") and wants(rule, "samples"):
         inputs["samples"] = settings.trainer.samples
     # A tensor as large as the models, so only for rules that may look at it.
-    if wants_update(rule):
+    if wants(rule, "update"):
         inputs["update"] = trained - before.models
     return inputs
 

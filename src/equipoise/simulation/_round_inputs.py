@@ -30,15 +30,15 @@ def expected_malicious(rule: Aggregator | MultiExchange, true: Tensor) -> int | 
     return torch.tensor([said or 0 for said in known], device=true.device).where(given, true)
 
 
-def wants_update(rule: Aggregator | MultiExchange) -> bool:
-    """Whether the rule reads the change made by training, which takes memory, or declares nothing.
+def wants(rule: Aggregator | MultiExchange, name: str) -> bool:
+    """Whether the rule reads this round input, or does not declare what it reads.
 
-    >>> from equipoise.simulation._round_inputs import wants_update
-    >>> wants_update(eq.LEARN()), wants_update(eq.Median())
+    >>> from equipoise.simulation._round_inputs import wants
+    >>> wants(eq.LEARN(), "update"), wants(eq.Median(), "update")
     (True, False)
-    >>> wants_update(lambda own, received, **inputs: own)
+    >>> wants(lambda own, received, **inputs: own, "update")
     True
     """
     needs: tuple[str, ...] | None = getattr(rule, "needs", None)
     # A rule without `needs`, such as a function, may read any input.
-    return needs is None or "update" in needs
+    return needs is None or name in needs

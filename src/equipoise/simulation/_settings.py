@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Settings:
     rule: RuleLike | EachRound[RuleLike] | None
     attack: Attack | None
     malicious: Tensor
+    idle: Tensor
     alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor]
     metrics: dict[str, MetricFunction]
     evaluate_every: int | Container[int]
@@ -38,6 +40,16 @@ class Settings:
     loss_of: Callable[[int], Callable[..., Tensor]] | None
     keep_nonfinite: bool
     seed: int
+
+    @property
+    def attackers(self) -> Tensor:
+        """(n,) the malicious clients; without an attack, they behave like the others."""
+        return self.malicious if self.attack is not None else torch.zeros_like(self.malicious)
+
+    @cached_property
+    def trained(self) -> Tensor | None:
+        """The ids of the clients that are trained; None stands for all."""
+        return (~self.idle).nonzero().flatten() if self.idle.any() else None
 
     @property
     def n(self) -> int:
@@ -50,10 +62,10 @@ class Settings:
         return check_topology(self._at(t, "topology"), self.n)
 
     def rule_at(self, t: int) -> RuleLike | None:
-        """The rule of round t. A rule is a function itself, so a function is no schedule."""
-        rule = self.rule
-        if isinstance(rule, EachRound):
-            rule = rule.at(t, seed=self.seed, name="rule")
+        """The rule of round t. A rule is a function itself, so a function is not a schedule."""
+        if not isinstance(self.rule, EachRound):
+            return self.rule
+        rule = self.rule.at(t, seed=self.seed, name="rule")
         check_rule_setting(rule, self.n)  # the constructor cannot check a rule that is drawn later
         return rule
 
@@ -69,14 +81,8 @@ class Settings:
         # Neither a topology nor a number nor a tensor can be called.
         return setting(t) if callable(setting) else setting
 
-    def tolerated_by(self, rule: RuleLike, topology: Topology) -> int | Tensor:
-        """How many malicious neighbors the clients expect on this graph."""
+    def tolerated_by(self, rule: RuleLike, malicious_neighbors: Tensor) -> int | Tensor:
+        """How many malicious neighbors the clients expect, given the true numbers (n,)."""
         if self.tolerated is not None:
             return self.tolerated
-        # Without an attack, malicious clients behave like the others.
-        attackers = self.malicious
-        if self.attack is None:
-            attackers = torch.zeros_like(self.malicious)
-        return expected_malicious(
-            rule, topology.malicious_neighbors(attackers).to(self.malicious.device)
-        )
+        return expected_malicious(rule, malicious_neighbors)

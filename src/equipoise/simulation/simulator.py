@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import call
@@ -27,6 +28,7 @@ from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round import play_round
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._validation import (
+    are_unheard,
     check_attack_setting,
     check_evaluation,
     check_models,
@@ -35,6 +37,7 @@ from equipoise.simulation._validation import (
     is_drawn,
     prepare_trainer,
 )
+from equipoise.simulation._workspace import Workspace
 from equipoise.simulation.each_round import EachRound
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
@@ -82,6 +85,10 @@ class Simulator(Settings):
             needs; the default is that of the trainer.
         keep_nonfinite: pass messages with NaN or infinities to the rules, to reproduce papers that
             did.
+        train_malicious: train and aggregate for malicious clients even if no other client hears
+            their models, because the attack replaces all their messages and does not look at
+            their models. By default they then keep their initial models, if the trainer can leave
+            clients out, as `LocalSGD` can. Results of benign clients are the same.
         seed: determines all random numbers of the run; the trainer has its own seed.
         name: the name of the history.
 
@@ -115,6 +122,7 @@ class Simulator(Settings):
         tolerated: int | Tensor | None = None,
         loss_of: Callable[[int], Callable[..., Tensor]] | None = None,
         keep_nonfinite: bool = False,
+        train_malicious: bool = False,
         seed: int = 0,
         name: str = "",
     ) -> None:
@@ -130,6 +138,7 @@ class Simulator(Settings):
             check_callable("loss_of", loss_of)
         check_count("seed", seed, 0)
         check_flag("keep_nonfinite", keep_nonfinite)
+        check_flag("train_malicious", train_malicious)
         # An attack without attackers would silently do nothing.
         check_attack_setting(attack, malicious)
         # Settings that depend on the round are checked when they are drawn.
@@ -145,6 +154,9 @@ class Simulator(Settings):
         # A copy: the caller may go on to use the mask for something else.
         mask = as_mask(malicious, n).to(models.device, copy=True)
         trainer = prepare_trainer(trainer, attack, mask)
+        idle = torch.zeros_like(mask)
+        if not train_malicious and are_unheard(mask, attack, trainer):
+            idle = mask
         if not isinstance(evaluate_every, Container):
             evaluate_every = int(evaluate_every)  # a number of numpy
         super().__init__(
@@ -153,6 +165,7 @@ class Simulator(Settings):
             rule=rule,
             attack=attack,
             malicious=mask,
+            idle=idle,
             alpha=alpha,
             metrics=dict(metrics),
             evaluate_every=evaluate_every,
@@ -170,6 +183,7 @@ class Simulator(Settings):
             trainer_state=None,
             history=History(n, mask, name),
         )
+        self._workspace = Workspace()
         self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
 
     def __repr__(self) -> str:
@@ -252,7 +266,7 @@ class Simulator(Settings):
         """Run one round and return its record. A round that fails changes nothing."""
         with self._rolled_back_on_error() as before, at_most_one_warning(self._warned):
             # A round returns a new state, so only the trainer has to be rolled back.
-            self._state = play_round(self, before)
+            self._state = play_round(self, before, self._workspace)
         return self.history[-1]
 
     def run(
