@@ -31,7 +31,7 @@ ROUNDING = 1e-12
 
 
 class Rule(ABC):
-    """A rule with one exchange a round; a subclass defines how all clients of an inbox aggregate.
+    """A rule with one exchange a round; subclasses aggregate for all clients of an inbox.
 
     Subclasses declare their properties in class attributes:
 
