@@ -100,7 +100,7 @@ def test_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         (9, "ends at parameter '1.weight', which takes elements 8 to 9"),
         (12, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
         (13, "ends at buffer '1.running_mean', which takes elements 12 to 13"),
-        (17, "goes on after the last buffer, '1.running_var'"),
+        (17, "continues after the last buffer, '1.running_var'"),
     ],
 )
 def test_vector_of_wrong_length(length: int, place: str) -> None:

@@ -136,7 +136,7 @@ def report(names: Sequence[str], results: Path, rounds: int, output: Path | None
     text = "\n\n".join(part for part in parts if part)
     print(text)
     if output is not None:
-        (output / "report.md").write_text(f"# All tables\n\n{text}\n")
+        (output / "report.md").write_text(f"# All tables of the reproduction\n\n{text}\n")
         for name, found in shown.items():
             # Not {name}.csv: the folder may also hold results, which have such names.
             (output / f"table-{name}.csv").write_text(as_csv(found))

@@ -222,7 +222,7 @@ def save_figure(setting: Setting, results: Results, path: Path) -> str:
     try:
         figure = picture(setting, results)
     except ImportError:
-        # The table is printed already: a missing matplotlib is no error.
+        # The table is printed already: a missing matplotlib is not an error.
         return 'For a figure, run again after: pip install "equipoise[plots]"'
     figure.savefig(path, dpi=200, bbox_inches="tight", pad_inches=0.1)
     return f"Figure: {path.resolve()}"

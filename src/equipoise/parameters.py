@@ -193,7 +193,7 @@ def _check_length(
         return
     # Name the entry in which the vector ends: it is likely the one that differs.
     end = 0
-    place = f"goes on after the last {entries[-1].kind}, {entries[-1].name!r}"
+    place = f"continues after the last {entries[-1].kind}, {entries[-1].name!r}"
     for kind, name, x in entries:
         if found < end + x.numel():
             place = f"ends at {kind} {name!r}, which takes elements {end} to {end + x.numel() - 1}"

@@ -279,7 +279,7 @@ def test_damaged_images(content: bytes, root: Path):
     path.write_bytes(content)
     with pytest.raises(
         ValueError,
-        match=f"^{re.escape(str(path))} must be a JPEG image, found it corrupt or truncated: ",
+        match=f"^{re.escape(str(path))} must be a JPEG image, found a corrupt or truncated file: ",
     ):
         load(root)
 
@@ -338,7 +338,7 @@ def test_missing_files(name: str, root: Path, tmp_path: Path):
 def test_truncated_archive(tmp_path: Path):
     root = write(tmp_path / "root", zipped=True)
     (root / "img_align_celeba.zip").write_bytes(archive()[:-50])
-    message = "img_align_celeba.zip must be a zip archive, found something else, or a part"
+    message = "img_align_celeba.zip must be a zip archive, found another or an incomplete file"
     with pytest.raises(ValueError, match=re.escape(message)):
         load(root)
 

@@ -245,11 +245,11 @@ def test_plain_folder(tmp_path: Path):
 def test_no_archive(content: bytes, tmp_path: Path):
     path = tmp_path / "it.zip"
     path.write_bytes(content)
-    message = r"it\.zip must be a zip archive, found something else, or a part of one: "
+    message = r"it\.zip must be a zip archive, found another or an incomplete file: "
     with pytest.raises(ValueError, match=message), opened(path, "top"):
         pass
     path.write_bytes(archive(**{"top.zip": content}))
-    message = r"it\.zip.top\.zip must be a zip archive, found something else"
+    message = r"it\.zip.top\.zip must be a zip archive, found another or an incomplete file"
     with pytest.raises(ValueError, match=message), opened(path, "top"):
         pass
 

@@ -152,21 +152,21 @@ DAMAGE = {
     "a word": (
         X,
         replaced(GOOD[X], 2, SHORT_ROW + " oops"),
-        "must hold rows of 561 numbers, found otherwise: .*oops.*row",
+        "must hold rows of 561 numbers, found other content: .*oops.*row",
     ),
     "a short row": (
         X,
         replaced(GOOD[X], 2, SHORT_ROW),
-        "must hold rows of 561 numbers, found otherwise: .*561 to 560",
+        "must hold rows of 561 numbers, found other content: .*561 to 560",
     ),
     "a comment": (
         X,
         replaced(GOOD[X], 2, SHORT_ROW + " #"),
-        "must hold rows of 561 numbers, found otherwise: .*#",
+        "must hold rows of 561 numbers, found other content: .*#",
     ),
     "fewer columns": (X, (SHORT_ROW + "\n") * 12, "must hold rows of 561 numbers, found 560"),
-    "empty": (X, "", "must hold rows of 561 numbers, found otherwise: .*no data"),
-    "bytes": (X, "\x00\x01\u00ff" * 30, "must hold rows of 561 numbers, found otherwise: "),
+    "empty": (X, "", "must hold rows of 561 numbers, found other content: .*no data"),
+    "bytes": (X, "\x00\x01\u00ff" * 30, "must hold rows of 561 numbers, found other content: "),
     "nan": (
         X,
         replaced(GOOD[X], 2, SHORT_ROW + " nan"),
@@ -197,7 +197,7 @@ DAMAGE = {
     "a label in words": (
         Y,
         replaced("1\n" * 12, 4, "WALKING"),
-        "must hold rows of 1 numbers, found otherwise: .*WALKING",
+        "must hold rows of 1 numbers, found other content: .*WALKING",
     ),
     "two labels": (Y, "1 2\n" * 12, "must hold rows of 1 numbers, found 2"),
     "subject 0": (SUBJECT, "0\n" * 12, "must hold whole numbers from 1, found 0"),
@@ -247,7 +247,7 @@ def test_truncated_archive(content: bytes, tmp_path: Path):
     (tmp_path / f"{NAME}.zip").write_bytes(content)
     with pytest.raises(
         ValueError,
-        match=f"{NAME}.zip must be a zip archive, found something else, or a part of one",
+        match=f"{NAME}.zip must be a zip archive, found another or an incomplete file",
     ):
         har(tmp_path)
 
@@ -264,9 +264,9 @@ def test_damaged_archive(tmp_path: Path):
 
 
 BOMBS = {
-    "one line": (b"1 " * 25_000_000, "found otherwise: line 1 has more than 17952 bytes"),
-    "short lines": (b"1\n" * 25_000_000, "found otherwise: it has more than 10299 lines"),
-    "empty lines": (b"\n" * 50_000_000, "found otherwise: it has more than 10299 lines"),
+    "one line": (b"1 " * 25_000_000, "found other content: line 1 has more than 17952 bytes"),
+    "short lines": (b"1\n" * 25_000_000, "found other content: it has more than 10299 lines"),
+    "empty lines": (b"\n" * 50_000_000, "found other content: it has more than 10299 lines"),
 }
 
 

@@ -95,7 +95,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "lies of nobody": (
         lambda: RING.deliver(MODELS, MODELS),
-        "malicious must say which clients may tell the lies, found None",
+        "malicious must name the clients that may lie, found None",
     ),
     "an attack of nobody": (
         lambda: simulate(attack=eq.attacks.Zero()),

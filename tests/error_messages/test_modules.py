@@ -50,7 +50,7 @@ MISTAKES: dict[str, Mistake] = {
     "another model's vector": (
         lambda: eq.unflatten(torch.ones(4), LAYER),
         "vector must have 3 elements, one per parameter of module, found 4: "
-        "it goes on after the last parameter, 'bias'",
+        "it continues after the last parameter, 'bias'",
     ),
     "modules for some of the models": (
         lambda: eq.unstack_models(MODELS, [LAYER]),

@@ -45,7 +45,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: eq.UBAR(tolerated=0)(OWN, RECEIVED),
         "UBAR needs loss_of: pass loss_of=... when calling it (in a Simulator: its argument "
         "loss_of, a function of the "
-        "round, or a trainer that has one, as LocalSGD)",
+        "round, or a trainer that has one, such as LocalSGD)",
     ),
 }
 

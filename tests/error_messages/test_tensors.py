@@ -68,8 +68,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "another dtype": (
         lambda: MEDIAN(OWN, RECEIVED.double()),
-        "own and received must have the same dtype, found torch.float32 and torch.float64; bring "
-        "both to one with .to",
+        "own and received must have the same dtype, found torch.float32 and torch.float64; "
+        "convert one of them with .to",
     ),
     "integers": (
         lambda: MEDIAN(OWN.long(), RECEIVED.long()),
@@ -107,7 +107,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a graph's inbox on another device": (
         lambda: MEDIAN(MODELS.to("meta"), RING.deliver(MODELS)),
-        "own and received must have the same device, found meta and cpu; bring both to one with "
+        "own and received must have the same device, found meta and cpu; convert one of them with "
         ".to",
     ),
     "mixing across devices": (

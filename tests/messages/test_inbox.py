@@ -183,12 +183,12 @@ def test_collect_duplicates(rule: Any) -> None:
     [
         (
             {1: torch.ones(2)},
-            r"messages must be one for each sender, found dict; "
-            r"messages\.values\(\), with senders=",
+            r"messages must be a list with one per sender, found dict; "
+            r"pass messages\.values\(\) and senders=messages\.keys\(\)",
         ),
         (
             torch.ones(2),
-            r"messages must be a list of messages, found float32 \(2,\); \[message\] is one",
+            r"messages must be a list of messages, found float32 \(2,\); pass \[message\] for one",
         ),
         (np.ones(2), "messages must be a list of messages, found "),
         (b"12345678", "messages must be a list of messages, found "),

@@ -255,7 +255,7 @@ NOBODY = torch.tensor([-1])
             lambda: Lies.to_all(torch.tensor(1.0)),
             "row must be a floating-point tensor of shape (d,), found float32 ()",
         ),
-        (lambda: Lies.join(), "lies must be at least one Lies to join, found none"),
+        (lambda: Lies.join(), "lies must hold at least one Lies to join, found none"),
         (
             lambda: Lies.join(Lies.to_all(torch.zeros(2)), Lies.to_all(torch.zeros(3))),
             "lies must share one width d, dtype and device, found float32 (1, 2) "

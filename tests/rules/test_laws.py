@@ -164,7 +164,7 @@ def test_written_to_out(rule: Any, case: RuleRound) -> None:
         (lambda own: [0.0] * 4, "found list"),
         (
             lambda own: own,
-            "out must have memory of its own, found that of own, of a message or of a round input",
+            "out must not share memory with own, a message or a round input",
         ),
         (lambda own: torch.empty(4, requires_grad=True), "out must not require gradients"),
     ],

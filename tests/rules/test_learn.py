@@ -107,7 +107,7 @@ def test_kernel_message_limit(count: int) -> None:
 
 def test_learn_out_is_own() -> None:
     own = torch.ones(3)
-    with pytest.raises(ValueError, match="out must have memory of its own"):
+    with pytest.raises(ValueError, match="out must not share memory"):
         eq.run_exchanges(
             eq.LEARN(tolerated=0),
             own,

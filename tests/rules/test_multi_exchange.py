@@ -137,7 +137,7 @@ def silent(own: Tensor, **_: Any) -> Any:
         ),
         (
             Talk(lambda own, **_: eq.Aggregated(own)),
-            "Talk.exchanges must be a generator, which yields, found Aggregated",
+            "Talk.exchanges must return a generator, found Aggregated; use yield",
         ),
         (Talk(silent), "Talk.exchanges must yield the messages to send, found nothing"),
     ],

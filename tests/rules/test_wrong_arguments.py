@@ -241,7 +241,7 @@ def test_not_dense(kind: str) -> None:
 
 def test_out_expanded() -> None:
     with pytest.raises(
-        ValueError, match="out must have memory for every number, found a tensor that was expanded"
+        ValueError, match="out must have memory for every element, found an expanded tensor"
     ):
         eq.Median()(OWN, HONEST, out=torch.empty(1).expand(D))
 
@@ -276,7 +276,9 @@ def test_per_client_errors() -> None:
         ValueError, match="rules must be rules with one exchange a round, found the class Median"
     ):
         eq.PerClient([eq.Median])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="rules must be at least one to draw from, found none"):
+    with pytest.raises(
+        ValueError, match="rules must hold at least one rule to draw from, found none"
+    ):
         eq.PerClient.drawn([], 3)
     with pytest.raises(ValueError, match=r"generator must be a torch.Generator, found int"):
         eq.PerClient.drawn([eq.Median()], 3, 5)  # type: ignore[arg-type]
@@ -296,7 +298,7 @@ def test_out_rows_overlap() -> None:
     own = torch.ones(2, 10)
     out = torch.zeros(30).as_strided((2, 10), (2, 1))
     with pytest.raises(
-        ValueError, match=r"out must have memory for every number, found .* strides \(2, 1\)"
+        ValueError, match=r"out must have memory for every element, found .* strides \(2, 1\)"
     ):
         eq.Median()(own, eq.Topology.complete(2).deliver(own), out=out)
     turned = torch.zeros(10, 2).T

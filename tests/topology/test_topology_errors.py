@@ -208,7 +208,7 @@ MODELS = torch.zeros(3, 2)
         (lambda: RING.deliver(torch.zeros(3, 2).long()), "with n = 3 clients, found int64 (3, 2)"),
         (
             lambda: RING.deliver(MODELS, MODELS),
-            "malicious must say which clients may tell the lies, found None",
+            "malicious must name the clients that may lie, found None",
         ),
         (
             lambda: RING.deliver(MODELS, torch.zeros(4, 2), [0]),

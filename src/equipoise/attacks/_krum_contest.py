@@ -1,4 +1,4 @@
-"""Which strengths of a lie Krum would choose, without asking Krum for each of them."""
+"""Find the strength of a lie that Krum would choose, without running Krum for each strength."""
 
 from __future__ import annotations
 

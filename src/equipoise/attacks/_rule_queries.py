@@ -62,7 +62,7 @@ class RuleQueries:
         """
         known = self.known
         topology = known.topology.to(known.models.device)
-        assert out.weights is not None  # largest_strength asks only rules with weights
+        assert out.weights is not None  # largest_strength queries only rules with weights
         weights = out.weights[known.victims]
         used = (weights > 0) | ~_rows_with_weights(weights)[:, None]
         malicious = topology.mask & known.malicious_mask[topology.senders.clamp_min(0)]

@@ -1,4 +1,4 @@
-"""A backdoor: the model is right until it sees a trigger."""
+"""A backdoor: the model is accurate except on examples with a trigger."""
 
 from __future__ import annotations
 

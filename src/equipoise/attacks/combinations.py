@@ -26,7 +26,7 @@ class Window:
     """An attack in rounds ``start`` to ``stop - 1``; in other rounds malicious clients are benign.
 
     Section 7 of the BALANCE paper attacks in the first, or in the second half of the rounds.
-    `LocalSGD` uses poisoned data in these rounds only; a custom trainer can ask ``active(t)``.
+    `LocalSGD` uses poisoned data in these rounds only; a custom trainer can call ``active(t)``.
 
     >>> attack = eq.attacks.Window(eq.attacks.Zero(), start=0, stop=1000)
     >>> attack.active(999), attack.active(1000)
@@ -122,7 +122,7 @@ class OnlyClients:
 
 @dataclass(frozen=True)
 class InModelSpace:
-    """An attack on models even where a rule sends updates: it sends the update to the false model.
+    """Forge models even where a rule sends updates, and send the updates that lead to them.
 
     LEARN exchanges updates before it exchanges models, and other attacks craft their lies from the
     messages of each exchange. The BALANCE paper does not state which it means, and the two differ:

@@ -13,7 +13,7 @@ from equipoise.attacks._statistics import Observed
 
 @dataclass(frozen=True)
 class MinMax(BoundedPerturbation):
-    r"""The lie is no farther from any benign vector than some two of them are from each other.
+    r"""The lie is no farther from any benign vector than the two most distant ones are apart.
 
     .. math:: m_i = \mu_i - \gamma p_i, \qquad
               \max_j \|m_i - v_j\| \le \max_{j,l} \|v_j - v_l\|

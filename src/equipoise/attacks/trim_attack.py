@@ -1,4 +1,4 @@
-"""The attack on trimmed means: just beyond the benign extremes, on the wrong side."""
+"""The attack on trimmed means: beyond the benign extremes, against the benign direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equipoise.attacks.knowledge import Knowledge, Space
 
 @dataclass(frozen=True)
 class TrimAttack:
-    r"""Every coordinate lies beyond the extreme value, on the side that benign training leaves.
+    r"""Every coordinate lies beyond the extreme value, against the direction of benign training.
 
     Fang et al., *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, USENIX
     Security 2020, in two forms. Let :math:`x` be the smallest value of a coordinate if its

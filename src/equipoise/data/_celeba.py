@@ -281,7 +281,7 @@ def _image(file: Place, size: int, gray: bool) -> Tensor:
             resized = image.resize((size, size), pillow.Resampling.BICUBIC)
             resized = resized.convert("L" if gray else "RGB")
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
-        found = f"it corrupt or truncated: {error}"
+        found = f"a corrupt or truncated file: {error}"
         raise ValueError(f"{file} must be a JPEG image, found {found}") from error
     # (size, size) or (size, size, 3) becomes (channels, size, size).
     return torch.from_numpy(np.array(resized)).view(size, size, -1).permute(2, 0, 1)

@@ -115,7 +115,7 @@ def _archive(file: IO[bytes], name: str) -> Iterator[zipfile.Path]:
         # A file instead of a path: with a path, zipfile counts readers without a lock.
         archive = zipfile.ZipFile(file)
     except Exception as error:
-        found = f"something else, or a part of one: {error}"
+        found = f"another or an incomplete file: {error}"
         raise ValueError(f"{name} must be a zip archive, found {found}") from error
     with archive:
         if any(member.count("/") > DEPTH for member in archive.namelist()):

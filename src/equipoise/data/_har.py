@@ -131,7 +131,7 @@ def _table(file: Place, columns: int) -> NDArray[np.float32]:
                 _bounded_lines(content, columns), dtype=np.float32, comments=None, ndmin=2
             )
     except (ValueError, UserWarning) as error:
-        found = f"otherwise: {error}"
+        found = f"other content: {error}"
         raise ValueError(f"{file} must hold rows of {columns} numbers, found {found}") from error
     if table.shape[1] != columns:
         raise ValueError(f"{file} must hold rows of {columns} numbers, found {table.shape[1]}")

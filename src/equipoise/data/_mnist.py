@@ -249,7 +249,7 @@ def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         expected = f"a label for each of the {len(x)} images of {images.name}"
         raise ValueError(f"{labels} must hold {expected}, found {len(y)}")
-    # Every size is at least one, or read_idx had raised: max is defined.
+    # Every size is at least one, or read_idx would have raised: max is defined.
     if y.max() > 9:
         raise ValueError(f"{labels} must hold labels from 0 to 9, found {int(y.max())}")
     return x, y

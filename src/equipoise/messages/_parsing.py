@@ -24,12 +24,14 @@ def as_messages(messages: Iterable[object]) -> list[object]:
     mistake of the caller, and an error.
     """
     if isinstance(messages, Mapping):
-        hint = "messages.values(), with senders=messages.keys(), are one each"
+        hint = "pass messages.values() and senders=messages.keys()"
         found = type(messages).__name__
-        raise ValueError(f"messages must be one for each sender, found {found}; {hint}")
+        raise ValueError(f"messages must be a list with one per sender, found {found}; {hint}")
     if isinstance(messages, str | bytes | bytearray) or getattr(messages, "ndim", 2) < 2:
         found = describe(messages)
-        raise ValueError(f"messages must be a list of messages, found {found}; [message] is one")
+        raise ValueError(
+            f"messages must be a list of messages, found {found}; pass [message] for one"
+        )
     return list(messages)
 
 

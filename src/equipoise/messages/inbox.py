@@ -52,7 +52,7 @@ class Inbox(ReceivedMessages):
     __repr__ = as_call
 
     def __post_init__(self) -> None:
-        # A frozen dataclass sets its fields this way. Slots that are no tensor fail in `_check`.
+        # A frozen dataclass sets its fields this way. Slots that are not a tensor fail in `_check`.
         if self.mask is None and isinstance(self.slots, Tensor):
             object.__setattr__(self, "mask", torch.ones_like(self.slots, dtype=torch.bool))
         if self.senders is None:

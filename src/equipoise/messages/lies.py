@@ -134,7 +134,7 @@ class Lies:
         tensor([0, 2])
         """
         if not lies:
-            raise ValueError("lies must be at least one Lies to join, found none")
+            raise ValueError("lies must hold at least one Lies to join, found none")
         kinds = {(x.rows.shape[1], x.rows.dtype, x.rows.device) for x in lies}
         if len(kinds) > 1:
             found = sorted(f"{describe(x.rows)} on {x.rows.device}" for x in lies)

@@ -20,8 +20,8 @@ from equipoise.types import Aggregated, RoundInputs
 SOURCES_IN_SIMULATOR = {
     "total": "its argument total, or run(rounds)",
     "loss_of": "its argument loss_of, a function of the round, "
-    "or a trainer that has one, as LocalSGD",
-    "samples": "a trainer that has samples, one number per client, as LocalSGD",
+    "or a trainer that has one, such as LocalSGD",
+    "samples": "a trainer that has samples, one number per client, such as LocalSGD",
 }
 """Where the round inputs of a simulation come from, for error messages."""
 
@@ -31,7 +31,7 @@ ROUNDING = 1e-12
 
 
 class Rule(ABC):
-    """A rule with one exchange a round; a subclass defines how all clients of an inbox aggregate.
+    """A rule with one exchange a round; subclasses aggregate for all clients of an inbox.
 
     Subclasses declare their properties in class attributes:
 
@@ -196,7 +196,7 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
         if mine != theirs:
             raise ValueError(
                 f"own and received must have the same {name}, found {mine} and {theirs}; "
-                "bring both to one with .to"
+                "convert one of them with .to"
             )
 
 
@@ -211,7 +211,7 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
     if _overlaps_itself(out):
         found = f"strides {out.stride()} of shape {tuple(out.shape)}"
         raise ValueError(
-            f"out must have memory for every number, found a tensor that was expanded: {found}"
+            f"out must have memory for every element, found an expanded tensor: {found}"
         )
     if out.requires_grad:
         raise ValueError("out must not require gradients, which rules do not compute")
@@ -219,9 +219,7 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
     # messages during the aggregation.
     given = [x for name, x in inputs.items() if name != "out" and isinstance(x, Tensor)]
     if any(kernels.may_share_memory(out, x) for x in (own, *others, *given)):
-        raise ValueError(
-            "out must have memory of its own, found that of own, of a message or of a round input"
-        )
+        raise ValueError("out must not share memory with own, a message or a round input")
 
 
 def _is_like(x: object, own: Tensor) -> bool:

@@ -44,5 +44,5 @@ class Median(Rule):
         # The kernel clamps the trim to (count - 1) // 2, which leaves one or two middle values. The
         # number of finite messages need not be known for that.
         trim = torch.full((inbox.n,), inbox.k, device=own.device)
-        # A median is no weighted sum with one weight per message, so there are no weights.
+        # A median is not a weighted sum with one weight per message, so there are no weights.
         return Aggregated(kernels.trimmed_mean(own, inbox, trim, out=out), None, state)

@@ -60,7 +60,7 @@ def run_exchanges(
     # A method without yield runs at once and returns no generator, which is easy to miss.
     if not isinstance(exchanges, Generator):
         raise ValueError(
-            f"{name}.exchanges must be a generator, which yields, found {describe(exchanges)}"
+            f"{name}.exchanges must return a generator, found {describe(exchanges)}; use yield"
         )
     try:
         sent = next(exchanges)

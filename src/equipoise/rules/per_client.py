@@ -59,7 +59,7 @@ class PerClient(Rule):
         (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
         """
         if not len(rules):
-            raise ValueError("rules must be at least one to draw from, found none")
+            raise ValueError("rules must hold at least one rule to draw from, found none")
         device = device_of(generator)
         drawn = torch.randint(len(rules), (n,), generator=generator, device=device)
         return cls(rules[i] for i in drawn.tolist())

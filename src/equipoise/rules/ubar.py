@@ -18,7 +18,7 @@ from equipoise.rules.base import WeightedRule, as_tolerated, uniform
 
 @dataclass(frozen=True)
 class UBAR(WeightedRule):
-    r"""The mean of the nearest received models whose loss on own data is lower than own loss.
+    r"""The mean of the nearest received models whose loss on own data is lower than that of own.
 
     .. math:: \mathrm{AGG}_i = \frac{1}{|N_i^r|} \sum_{j \in N_i^r} w_j, \qquad
               N_i^r = \{j \in N_i^s : \ell_i(w_j) < \ell_i(w_i)\}

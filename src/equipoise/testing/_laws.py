@@ -121,7 +121,10 @@ def consensus(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 
 
 def agreement(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
-    """If all messages are one model near own, of equal norm, so is the aggregate (tolerated=0)."""
+    """If all messages are one model near own, of the same norm, the aggregate is that model.
+
+    The round input ``tolerated`` is 0.
+    """
     length = own.norm(dim=1, keepdim=True)
     # 1e-3 of the length is far above rounding and far below every radius of acceptance.
     nearby = own.roll(1, 1).sign() * 1e-3 * length + own

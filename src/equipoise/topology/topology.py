@@ -398,7 +398,7 @@ class Topology:
         if lies is None:
             return Inbox(models, senders, mask, senders, keep_nonfinite)
         if malicious is None:
-            raise ValueError("malicious must say which clients may tell the lies, found None")
+            raise ValueError("malicious must name the clients that may lie, found None")
         # 3. Lies. A self-loop carries a client's own model, which no attack on messages changes.
         from_others = senders != torch.arange(self.n, device=models.device)[:, None]
         may_lie = as_mask(malicious, self.n).to(models.device)[senders] & from_others

@@ -79,7 +79,8 @@ def test_report_of_a_table(store: Store, capsys: Capture, tmp_path: Path) -> Non
     assert "| TrimmedMean | Trim-mean |" in out
     assert "1 reproduced, 1 differs, 70 missing. Seeds: 1." in out
     assert "| FedAvg | FedAvg | 0.13 |" in out.split("After the last round alone")[1]
-    assert (tmp_path / "report.md").read_text() == f"# All tables\n\n{out.rstrip()}\n"
+    report = (tmp_path / "report.md").read_text()
+    assert report == f"# All tables of the reproduction\n\n{out.rstrip()}\n"
     lines = (tmp_path / "table-mnist.csv").read_text().splitlines()
     assert len(lines) == 73
     command = "python -m benchmarks.paper run --data mnist --rule FedAvg --attack none"
