@@ -107,6 +107,8 @@ class Setting:
             )
         if regular(self.graph) is None:
             check_name("graph", self.graph, (*REGULAR, *GRAPHS))
+        if not self.partition.startswith("by_group("):
+            check_name("partition", self.partition, PARTITIONS)
         check_name("start", self.start, STARTS)
         check_name("window", self.window, WINDOWS)
         check_name("nonfinite", self.nonfinite, NONFINITE)

@@ -138,3 +138,9 @@ def test_metropolis_isolation(known: Knowledge) -> None:
 def test_strengths_must_be_finite(attack: Any, option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):
         attack(**{option: value})
+
+
+@pytest.mark.parametrize("value", [None, 1, "yes"])
+def test_random_trim_is_flag(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"random must be True or False, found {value!r}"):
+        attacks.TrimAttack(random=value)

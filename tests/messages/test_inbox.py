@@ -253,6 +253,13 @@ def test_fields_are_frozen() -> None:
         inbox.mask = ~inbox.mask  # type: ignore[misc]
 
 
+def test_reasons_are_keyword_only() -> None:
+    bank = torch.zeros(1, 3)
+    slots = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(TypeError, match="positional arguments"):
+        Inbox(bank, slots, slots == 0, slots, False, {0: "late"})  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("n", [3, 4])
 def test_why_absent_beyond_range(n: int) -> None:
     inbox = Topology.complete(n).deliver(torch.zeros(n, 2))

@@ -276,6 +276,8 @@ def test_per_client_errors() -> None:
         ValueError, match="rules must be rules with one exchange a round, found the class Median"
     ):
         eq.PerClient([eq.Median])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="rules must be one per client, found Median"):
+        eq.PerClient(eq.Median())  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match="rules must hold at least one rule to draw from, found none"
     ):

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise._utils.validation import check_options
+from equipoise._utils.validation import check_flag, check_options
 from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._neighborhoods import Neighborhoods
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_by_columns
@@ -56,6 +56,7 @@ class TrimAttack:
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_flag("random", self.random)
         if not self.factor >= 1:
             raise ValueError(f"factor must be a number >= 1, found {self.factor}")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.rng import device_of
+from equipoise._utils.validation import describe
 from equipoise.kernels import chunks
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
@@ -39,6 +40,8 @@ class PerClient(Rule):
     rules: tuple[Aggregator, ...]
 
     def __init__(self, rules: Iterable[Aggregator]) -> None:
+        if not isinstance(rules, Iterable):
+            raise ValueError(f"rules must be one per client, found {describe(rules)}")
         object.__setattr__(self, "rules", tuple(rules))
         for client, rule in enumerate(self.rules):
             # A class is callable, but calling it makes a rule; a frequent mistake.

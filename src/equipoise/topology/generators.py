@@ -1,4 +1,4 @@
-"""Random graphs as undirected edges (e, 2): connected ones, and ones with a given FEMB."""
+"""Graphs as undirected edges (e, 2): rings, connected random ones, and ones with a given FEMB."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ class DrawOptions(TypedDict):
     seed: int | None
     malicious: Clients | None
     connected: bool
+
+
+def ring(n: int) -> Tensor:
+    """Each client is connected to the previous and the next one."""
+    check_count("n", n, 1)
+    # One client has no edge: the next client would be the client itself.
+    clients = torch.arange(n if n > 1 else 0, device="cpu")
+    return torch.stack([clients, (clients + 1) % n], dim=1)
+
+
+def complete_senders(n: int) -> Tensor:
+    """(n, n - 1) the senders of each client of a complete graph: its many edges need no sorting."""
+    check_count("n", n, 1)
+    # Row i is 0 to n - 1 without i: from i on, ids are one higher than their column.
+    clients = torch.arange(n, device="cpu")
+    return clients[:-1] + (clients[:-1] >= clients[:, None])
 
 
 def regular(n: int, degree: int, **options: Unpack[DrawOptions]) -> Tensor:

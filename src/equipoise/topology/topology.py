@@ -85,10 +85,7 @@ class Topology:
         >>> eq.Topology.ring(5).neighbors(0)
         tensor([1, 4])
         """
-        check_count("n", n, 1)
-        # One client has no edge: the next client would be the client itself.
-        clients = torch.arange(n if n > 1 else 0, device="cpu")
-        return cls.from_edges(n, torch.stack([clients, (clients + 1) % n], dim=1))
+        return cls.from_edges(n, generators.ring(n))
 
     @classmethod
     def complete(cls, n: int) -> Topology:
@@ -99,10 +96,7 @@ class Topology:
                 [0, 2],
                 [0, 1]])
         """
-        check_count("n", n, 1)
-        # Row i is 0 to n - 1 without i: from i on, ids are one higher than their column.
-        clients = torch.arange(n, device="cpu")
-        return cls(clients[:-1] + (clients[:-1] >= clients[:, None]))
+        return cls(generators.complete_senders(n))
 
     @classmethod
     def regular(

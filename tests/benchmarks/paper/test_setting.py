@@ -46,8 +46,10 @@ def test_defaults_of_section_6() -> None:
         (
             "partition",
             "even",
-            "partition must be iid, by_client, by_classes(3), by_group(P), found 'even'",
+            "partition must be one of iid, by_client, by_classes(3), by_group(P), found 'even'",
         ),
+        ("partition", "byclasses(3)", "found 'byclasses(3)': did you mean by_classes(3)?"),
+        ("partition", "by_group(P)", "by_classes(3), by_group(P), found 'by_group(P)'"),
         ("partition", "by_group(2)", "p must be"),
         (
             "alpha",
