@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise import Lies
-from equipoise.messages import as_lies, substitute_lies
+from equipoise import Lies, Topology
+from equipoise.messages import as_lies, substitute_lies, unforged
 from equipoise.messages.lies import lies_received
 
 EVERYBODY = -1
@@ -70,6 +70,44 @@ def test_masked(data: st.DataObject, n: int):
     assert table.dtype == torch.int64
     assert torch.equal(table == 0, mask)
     assert torch.equal(table == -1, ~mask)
+
+
+@given(st.data(), st.integers(1, 5))
+def test_unforged(data: st.DataObject, n: int):
+    lies = data.draw(random_lies(n))
+    rows = st.lists(st.booleans(), min_size=n, max_size=n)
+    mask = torch.tensor(data.draw(st.lists(rows, min_size=n, max_size=n)))
+    before = mask.clone()
+    expected = [
+        [bool(mask[i, s]) and row_heard(lies, s, i) < 0 for s in range(n)] for i in range(n)
+    ]
+    assert unforged(lies, heard_by_all(n), mask).tolist() == expected
+    assert torch.equal(unforged(None, heard_by_all(n), mask), mask)
+    assert torch.equal(mask, before)
+
+
+@given(st.data(), st.integers(2, 5))
+def test_unforged_after_delivery(data: st.DataObject, n: int):
+    """These are the messages in which benign clients receive a malicious client's model."""
+    lies = data.draw(random_lies(n))
+    malicious = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    graph = Topology.complete(n)
+    edges = malicious[graph.senders] & ~malicious[:, None]
+    models = 100.0 + torch.arange(n)[:, None].expand(n, 2)  # unlike any lie
+    inbox = graph.deliver(models, lies, malicious)
+    is_model = (inbox.bank[inbox.slots] == models[graph.senders]).all(2)
+    assert torch.equal(unforged(lies, graph.senders, edges), edges & is_model)
+
+
+def test_unforged_unused_slots():
+    """Unused slots of a graph hold -1, which is no sender."""
+    graph = Topology.from_edges(3, [(0, 1), (1, 2)])
+    lies = Lies.per_sender(torch.zeros(3, 2), only=[1])
+    assert unforged(lies, graph.senders, graph.mask).tolist() == [
+        [False, False],
+        [True, True],
+        [False, False],
+    ]
 
 
 def test_worked_precedence():
@@ -283,6 +321,10 @@ NOBODY = torch.tensor([-1])
         ),
         (
             lambda: resolve_complete(Lies.per_sender(torch.zeros(4, 1)), 3),
+            "senders of lies must be from -1 to 2",
+        ),
+        (
+            lambda: unforged(Lies.per_sender(torch.zeros(4, 1)), heard_by_all(3), torch.eye(3) > 0),
             "senders of lies must be from -1 to 2",
         ),
         (

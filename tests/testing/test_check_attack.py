@@ -35,6 +35,28 @@ class Misaddressed:
         return eq.Lies.per_edge(torch.tensor([[0, known.topology.n]]), rows[:1])
 
 
+class Declared(Wrong):
+    """It wrongly declares that it does not use malicious models."""
+
+    uses_malicious_models = False
+
+
+class Silent:
+    uses_malicious_models = False
+
+    def forge(self, known: Knowledge) -> None:
+        return None
+
+
+class Forgetful:
+    """It lies to all victims but the last."""
+
+    uses_malicious_models = False
+
+    def forge(self, known: Knowledge) -> eq.Lies:
+        return eq.Lies.per_receiver(torch.zeros_like(known.models), only=known.victims[:-1])
+
+
 WRONG_ATTACKS: dict[str, tuple[Any, str]] = {
     "float32 always": (Wrong(lambda known: torch.zeros(known.models.shape[1])), "fitting"),
     "one parameter too many": (
@@ -47,6 +69,10 @@ WRONG_ATTACKS: dict[str, tuple[Any, str]] = {
     "global randomness": (Wrong(lambda known: torch.randn_like(known.models[0])), "unchanged"),
     "unseeded": (Wrong(lambda known: torch.randn_like(known.models[0])), "repeatable"),
     "needs a victim": (Wrong(lambda known: known.models[known.victims[0]]), "extremes"),
+    "looks at all models": (Declared(lambda known: known.models.mean(0)), "unused_models"),
+    "looks at all previous models": (Declared(lambda known: known.previous[0]), "unused_models"),
+    "never lies": (Silent(), "unused_models"),
+    "forgets a victim": (Forgetful(), "unused_models"),
 }
 
 
@@ -55,6 +81,29 @@ def test_wrong_attack(attack: Any, law: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s)breaks the law '{law}'.*The smallest case"):
         check_attack(attack, laws=[law])
     assert {law for _, law in WRONG_ATTACKS.values()} == MESSAGE_LAWS.keys()
+
+
+@pytest.mark.parametrize("name", ["update", "origin"])
+def test_all_malicious_rows_differ(name: str) -> None:
+    """The law also changes vectors that only some rounds have."""
+
+    def look(known: Knowledge) -> Tensor:
+        value = known.origin if name == "origin" else known.inputs["update"]
+        return value.mean(0)
+
+    law = MESSAGE_LAWS["unused_models"]
+    models = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    details: Any = {"origin": models} if name == "origin" else {"inputs": {"update": models}}
+    known = Knowledge(torch.zeros(4, 3), eq.Topology.ring(4), [1], **details)
+    with pytest.raises(AssertionError, match=r"1 sent 0 .* if only the models of malicious"):
+        law(Declared(look), known)
+    law(Wrong(look), known)
+
+
+def test_unsent_lie() -> None:
+    known = Knowledge(torch.zeros(4, 3), eq.Topology.ring(4), [1])
+    with pytest.raises(AssertionError, match=r"^1 sent 2 its model, not a lie$"):
+        MESSAGE_LAWS["unused_models"](Forgetful(), known)
 
 
 class Poison:

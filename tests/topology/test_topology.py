@@ -207,6 +207,35 @@ def test_drop_rate():
     assert not torch.equal(loops.drop(0.2, generator).senders, loops.drop(0.2, generator).senders)
 
 
+@given(st.data(), digraphs())
+def test_without_receivers(data: st.DataObject, graph: tuple[int, Edges]):
+    n, edges = graph
+    topology = Topology.from_edges(n, edges, directed=True)
+    deaf = data.draw(subsets(n))
+    expected = Topology.from_edges(n, [(a, b) for a, b in edges if b not in deaf], directed=True)
+    is_deaf = torch.tensor([i in deaf for i in range(n)])
+    for clients in (deaf, is_deaf):
+        assert torch.equal(topology.without_receivers(clients).senders, expected.senders)
+    assert edge_list(topology) == sorted(set(edges))
+
+
+@given(digraphs())
+def test_without_all_or_no_receivers(graph: tuple[int, Edges]):
+    topology = Topology.from_edges(*graph, directed=True)
+    assert torch.equal(topology.without_receivers([]).senders, topology.senders)
+    assert topology.without_receivers(range(topology.n)).senders.shape == (topology.n, 0)
+
+
+def test_without_receivers_delivers_the_same():
+    """The others receive the same messages, also from clients that receive nothing."""
+    topology = Topology.complete(5)
+    models = torch.randn(5, 3)
+    inbox = topology.without_receivers([0, 4]).deliver(models)
+    assert inbox.counts.tolist() == [0, 4, 4, 4, 0]
+    everything = topology.deliver(models)
+    assert torch.equal(inbox.bank[inbox.slots[1:4]], everything.bank[everything.slots[1:4]])
+
+
 @given(digraphs())
 def test_self_loops_once(graph: tuple[int, Edges]):
     n, edges = graph

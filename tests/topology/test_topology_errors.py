@@ -42,6 +42,7 @@ MODELS = torch.zeros(3, 2)
         (lambda: Topology.regular(5, 3), "n * degree must be even, found 5 * 3 = 15"),
         (lambda: Topology.regular(6, 3, seed=-1), "seed must be an integer at least 0, found -1"),
         (lambda: Topology.regular(6, 3, malicious=[6]), "malicious must be from 0 to 5, found 6"),
+        (lambda: RING.without_receivers([3]), "clients must be from 0 to 2, found 3"),
         (
             lambda: Topology.regular(6, 1, seed=0),
             "found no connected regular graph with n=6, degree=1 in 1000 draws; "

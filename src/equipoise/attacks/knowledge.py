@@ -30,7 +30,9 @@ class Knowledge:
 
     Args:
         models: (n, d) every client's model after local training. The rows of malicious clients are
-            the models that they would send if they were benign.
+            the models that they would send if they were benign. For an attack that declares
+            ``uses_malicious_models = False``, they may hold arbitrary finite values, here and in
+            the other arguments.
         topology: the graph of this round.
         malicious: bool mask (n,) or client ids; kept as a mask.
         previous: (n, d) the models before local training, for attacks on updates.

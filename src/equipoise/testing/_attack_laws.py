@@ -15,9 +15,15 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.attacks import Knowledge
+from equipoise.attacks import Knowledge, uses_malicious_models
+from equipoise.messages import unforged
 from equipoise.testing._asserts import require, same_bits
-from equipoise.testing._attacked_rounds import ClientExamples, delivered, with_seed
+from equipoise.testing._attacked_rounds import (
+    ClientExamples,
+    delivered,
+    with_other_malicious_models,
+    with_seed,
+)
 
 
 def fitting(attack: Any, known: Knowledge) -> None:
@@ -74,6 +80,39 @@ def extremes(attack: Any, known: Knowledge) -> None:
         dataclasses.replace(known, topology=eq.Topology.from_edges(n, [])),
     ):
         fitting(attack, other)
+
+
+def unused_models(attack: Any, known: Knowledge) -> None:
+    """An attack that declares not to use malicious models lies to all, whatever these models are.
+
+    It has ``uses_malicious_models = False``. Other attacks obey this law.
+    """
+    t = known.inputs.get("t")
+    rounds = None if t is None else [t]
+    if uses_malicious_models(attack, malicious=known.malicious, rounds=rounds):
+        return
+    expected = _lies_to_benign(attack, known)
+    for other in with_other_malicious_models(known):
+        found = _lies_to_benign(attack, other)
+        for edge, lie in expected.items():
+            text = "{} sent {} {}, and {} if only the models of malicious clients differ"
+            require(same_bits(found[edge], lie), text, *edge, lie, found[edge])
+
+
+def _lies_to_benign(attack: Any, known: Knowledge) -> dict[tuple[int, int], Tensor]:
+    """Return the message along every edge from a malicious to a benign client, all lies."""
+    lies = attack.forge(with_seed(known, 0))
+    topology = known.topology
+    senders = topology.senders.clamp_min(0)
+    malicious = known.malicious_mask
+    # Messages to malicious clients may be anything: these clients need not aggregate.
+    edges = topology.mask & malicious[senders] & ~malicious[:, None]
+    for receiver, slot in unforged(lies, senders, edges).nonzero().tolist():
+        require(False, "{} sent {} its model, not a lie", senders[receiver, slot], receiver)
+    messages = delivered(known, lies)
+    receivers, slots = edges.nonzero(as_tuple=True)
+    pairs = zip(senders[receivers, slots].tolist(), receivers.tolist(), strict=True)
+    return {pair: messages[pair] for pair in pairs}
 
 
 # Attacks on data.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +54,28 @@ def with_rule(known: Knowledge, rule: Any) -> Knowledge:
 def with_seed(known: Knowledge, seed: int) -> Knowledge:
     """Return the round with its own generator."""
     return dataclasses.replace(known, generator=torch.Generator().manual_seed(seed))
+
+
+def with_other_malicious_models(known: Knowledge) -> Iterator[Knowledge]:
+    """Yield rounds in which only the vectors of malicious clients differ; all values are finite."""
+    generator = torch.Generator().manual_seed(0)
+    # Zeros, ordinary models, and huge ones: three quarters of the exponents of the dtype.
+    for scale in (0.0, 1.0, torch.finfo(known.models.dtype).max ** 0.75):
+
+        def other(vectors: Tensor | None, scale: float = scale) -> Tensor | None:
+            if vectors is None:
+                return None
+            noise = torch.rand(vectors.shape, generator=generator, dtype=torch.float64) - 0.5
+            noise = noise.mul_(scale).to(vectors)
+            return torch.where(known.malicious_mask[:, None], noise, vectors)
+
+        inputs: Any = dict(known.inputs)
+        if "update" in inputs:
+            inputs["update"] = other(inputs["update"])
+        changed: Any = {
+            name: other(getattr(known, name)) for name in ("models", "previous", "origin")
+        }
+        yield dataclasses.replace(known, inputs=inputs, **changed)
 
 
 @st.composite

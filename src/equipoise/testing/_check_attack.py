@@ -25,6 +25,7 @@ MESSAGE_LAWS: Mapping[str, Law[Any]] = _laws(
     unchanged=_attack_laws.unchanged,
     repeatable=_attack_laws.repeatable,
     extremes=_attack_laws.extremes,
+    unused_models=_attack_laws.unused_models,
 )
 """The laws of attacks on messages, by name."""
 
