@@ -6,6 +6,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from equipoise.kernels import native
+from equipoise.kernels._weighted_sums_native import combine_natively
+
 DTYPES = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
@@ -20,6 +23,16 @@ def matrix(
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def weighted_sums(bank: Tensor, weights: Tensor, out: Tensor, own: Tensor | None = None) -> bool:
+    """``out = weights @ bank``, plus own; whether it is finite. Only weights other than 0 count."""
+    n = len(weights)
+    slots = torch.arange(len(bank)).expand(n, -1)
+    own_weights = torch.full((n,), 0.0 if own is None else 0.5, dtype=torch.float64)
+    own_row = 0 if own is None else len(bank)
+    edges = native.weighted_edges(slots, weights.double(), len(bank), own_weights, own_row)
+    return combine_natively(bank if own is None else own, bank, edges, out)
 
 
 shapes = st.tuples(

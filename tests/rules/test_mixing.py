@@ -269,6 +269,76 @@ def test_bad_models(own: Any, model: Any, text: str) -> None:
         eq.mix(own, model)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 255, 256, 257, 4097])
+def test_bits_of_lerp(dtype: torch.dtype, d: int) -> None:
+    generator = torch.Generator().manual_seed(d)
+    own, model = torch.randn(2, 50, d, generator=generator, dtype=torch.float64).to(dtype)
+    alpha = torch.rand(50, generator=generator, dtype=torch.float64)
+    expected = torch.lerp(model, own, alpha.to(dtype)[:, None])
+    # A last vector that is not full may be rounded once more, where torch does not fuse.
+    step = 2 * torch.finfo(dtype).eps * torch.maximum(own.abs(), model.abs())
+    found = eq.mix(own, model, alpha)
+    assert ((found - expected).abs() <= step).all()
+    whole = d // 64 * 64
+    assert same(found[:, :whole], expected[:, :whole])
+
+
+def test_overflow_is_local() -> None:
+    own, model = torch.randn(2, 3, 600)
+    expected = eq.mix(own, model, 0.3)
+    own[1, 5] = 3e38
+    model[1, 5] = -3e38
+    mixed = eq.mix(own, model, 0.3)
+    assert mixed[1, 5].isfinite()
+    mixed[1, 5] = expected[1, 5]
+    assert same(mixed, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(300,), (3, 300)])
+def test_out(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    own, model = torch.randn(2, *shape).to(dtype)
+    own[..., 7] = torch.inf
+    model[..., 8] = torch.nan
+    own[..., 9] = torch.finfo(dtype).max
+    model[..., 9] = torch.finfo(dtype).min
+    for alpha in (0.0, 0.3, 0.5, 1.0):
+        expected = eq.mix(own, model, alpha)
+        mine = own.clone()
+        theirs = model.clone()
+        apart = torch.empty(shape, dtype=dtype)
+        for x, y, out in ((own, model, apart), (mine, model, mine), (own, theirs, theirs)):
+            before = out._version
+            assert eq.mix(x, y, alpha, out=out) is out
+            assert same(out, expected)
+            assert out._version > before
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda own, model: own[:2], r"out must be a tensor like own, float32 \(3, 4\) on cpu"),
+        (lambda own, model: own.double(), "out must be a tensor like own"),
+        (lambda own, model: 7, "out must be a tensor like own, .*, found int"),
+        (lambda own, model: torch.empty(1, 4).expand(3, 4), "memory for every number"),
+        (lambda own, model: torch.empty(3, 4, requires_grad=True), "must not require gradients"),
+    ],
+)
+def test_bad_out(make: Any, text: str) -> None:
+    own, model = torch.randn(2, 3, 4)
+    with pytest.raises(ValueError, match=text):
+        eq.mix(own, model, out=make(own, model))
+
+
+@pytest.mark.parametrize("name", ["own", "model"])
+def test_out_overlaps(name: str) -> None:
+    memory = torch.randn(4, 4)
+    models = {"own": torch.randn(3, 4), "model": torch.randn(3, 4), name: memory[1:]}
+    with pytest.raises(ValueError, match="out must have memory of its own"):
+        eq.mix(**models, out=memory[:3])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_memory(dtype: torch.dtype) -> None:
     own, model = torch.zeros(2, 4_000_000, dtype=dtype)

@@ -13,6 +13,7 @@ from equipoise.kernels._blocks import (
     gather,
     may_share_memory,
     new_output,
+    same_rows,
 )
 from equipoise.kernels._distances import cosines, distances, norms_of, within
 from equipoise.kernels._distances_dense import central_rows
@@ -57,6 +58,7 @@ __all__ = [
     "norms",
     "norms_of",
     "rank_with_ties",
+    "same_rows",
     "trimmed_mean",
     "undo_infinite_norms",
     "undo_infinite_values",

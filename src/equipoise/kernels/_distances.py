@@ -29,8 +29,8 @@ from equipoise.kernels._exact import (
 from equipoise.kernels._norms import is_tame, norms
 from equipoise.kernels._received_messages import ReceivedMessages
 
-# Differences (edges times parameters) up to which float64 costs no more than the overhead of a
-# call: then everything is computed in float64 at once.
+# Differences (edges times parameters) up to which float64 costs no more in torch than the overhead
+# of a call: then everything is computed in float64 at once.
 SMALL = 1 << 16
 
 # Products that a matrix product does in the time of one difference along an edge. The matrix
@@ -50,17 +50,17 @@ def distances(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     """
     squares, sizes = _measured(own, inbox, differ=True)
     receivers, columns, rows = inbox._arrived.edges
-    if len(rows) * own.shape[1] <= SMALL:
-        # All distances are computed in float64 below.
-        fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
-        doubtful = torch.ones_like(fast, dtype=torch.bool)
-    elif squares is not None:
+    if squares is not None:
         fast = squares[receivers, columns].sqrt()
         doubtful = ~(
             is_tame(sizes, own)[receivers]
             & is_tame(inbox.bank_norms, own)[rows]
             & is_tame(fast, own)
         )
+    elif len(rows) * own.shape[1] <= SMALL:
+        # All distances are computed in float64 below.
+        fast = torch.zeros(len(rows), dtype=torch.float64, device=own.device)
+        doubtful = torch.ones_like(fast, dtype=torch.bool)
     elif len(own) * len(inbox.bank) <= DENSE * len(rows) and 2 * (
         len(own) + len(inbox.bank)
     ) <= len(rows):
@@ -92,7 +92,7 @@ def _measured(
     own: Tensor, inbox: ReceivedMessages, *, differ: bool
 ) -> tuple[Tensor | None, Tensor]:
     """(n, k) squared distances or scalar products, if C measures them, and norms of own (n,)."""
-    if inbox.mask.sum() * own.shape[1] > SMALL and native.serves(own, inbox.bank):
+    if native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
     return None, norms_of(own, inbox)
 
@@ -151,10 +151,10 @@ def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     receivers, columns, rows = inbox._arrived.edges
     left = sizes[receivers]
     right = inbox.bank_norms[rows]
-    if len(rows) * own.shape[1] <= SMALL:
-        fast = torch.zeros_like(left)
-    elif measured is not None:
+    if measured is not None:
         fast = measured[receivers, columns] / left / right
+    elif len(rows) * own.shape[1] <= SMALL:
+        fast = torch.zeros_like(left)
     elif len(own) * len(inbox.bank) <= DENSE * len(rows):
         fast = products(own, sizes, inbox.bank, inbox.bank_norms)[receivers, rows] / left / right
     else:

@@ -32,6 +32,11 @@ class EdgeIndex:
         return edges_of(self.slots, self.mask)
 
     @cached_property
+    def used_rows(self) -> int:
+        """The number of different rows."""
+        return len(self.edges[2].unique())
+
+    @cached_property
     def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """The distinct pairs of a receiver and a row, if rows are clients, and their inverse."""
         receivers, _, rows = self.edges

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels._blocks import TILE, chunks, column_blocks
+from equipoise.kernels import native
+from equipoise.kernels._blocks import TILE, chunks, column_blocks, same_rows
 
 # Columns of a block, at least: 32 KiB of float64, which hides the overhead of an operation.
 EXACT_COLUMNS = 4096
@@ -57,6 +58,10 @@ def careful_squares(
     # Small ones are divided after that, since dividing them first could overflow.
     before = scale.clamp_min(1)[:, None]
     after = scale.clamp_max(1)[:, None]
+    if native.serves(a, b):
+        # Dividing by a power of two is multiplying by another, both exactly.
+        scales = ((1 / before).expand(-1, 2), 1 / after[:, 0])
+        return _exact_natively(a, a_rows, b, b_rows, *scales, differ=True), scale
     plain = bool((scale == 1).all())
     squares = torch.zeros_like(sizes)
     for part, columns in _pair_blocks(len(sizes), a.shape[1]):
@@ -86,6 +91,11 @@ def careful_cosines(
     """The cosine between ``a[a_rows]`` and ``b[b_rows]`` pair by pair; NaN if one is zero."""
     a_scale = power_of_two(a_norms)
     b_scale = power_of_two(b_norms)
+    if native.serves(a, b):
+        before = torch.stack([1 / a_scale, 1 / b_scale], 1)
+        ones = torch.ones_like(a_scale)
+        products = _exact_natively(a, a_rows, b, b_rows, before, ones, differ=False)
+        return products / (a_norms / a_scale) / (b_norms / b_scale)
     products = torch.zeros_like(a_norms)
     for part, columns in _pair_blocks(len(a_norms), a.shape[1]):
         left = a[a_rows[part], columns].double() / a_scale[part, None]
@@ -93,6 +103,22 @@ def careful_cosines(
         products[part] += left.mul_(right).sum(1)
     # The norms have the scale of the products, so that the powers of two cancel exactly.
     return products / (a_norms / a_scale) / (b_norms / b_scale)
+
+
+def _exact_natively(
+    a: Tensor,
+    a_rows: Tensor,
+    b: Tensor,
+    b_rows: Tensor,
+    before: Tensor,
+    after: Tensor,
+    *,
+    differ: bool,
+) -> Tensor:
+    same = same_rows(a, b)
+    right = b_rows if same else b_rows + len(a)
+    matrices = [a] if same else [a, b]
+    return native.exact_measure(matrices, a_rows, right, before, after, differ=differ)
 
 
 def _pair_blocks(pairs: int, d: int) -> list[tuple[slice, slice]]:

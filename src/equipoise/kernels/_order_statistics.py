@@ -51,10 +51,12 @@ def trimmed_mean(
     given.
     """
     result = new_output(own, *own.shape) if out is None else out
-    # The C kernels report whether all values are finite. Checking before takes another pass.
+    # The C kernels report whether all values are finite. Checking before takes another pass. It is
+    # needed if they do not read all rows: which rows are finite decides how receivers share work.
     trusting = (
         not inbox._is_examined
         and inbox.k < LARGEST_NETWORK
+        and inbox._sent.used_rows == len(inbox.bank)
         and native.serves(inbox.bank, own, result)
     )
     if not trusting or not _write_means(result, own, inbox._trusted(), trim, include_own):
@@ -76,12 +78,14 @@ def _write_means(
         # NaN has no place in a network: minimum and maximum would spread it to other values.
         if inbox.keep_nonfinite or selection.rows.shape[1] + include_own > LARGEST_NETWORK:
             _by_sorting(result, inbox.bank, extra, selection)
-        elif (rows := _shared_rows(own, inbox, selection, include_own)) is not None:
-            finite &= _by_leaving_out(result, inbox.bank, selection._replace(rows=rows))
-        elif native.serves(inbox.bank, own, result):
-            others.append(selection)
-        else:
-            _by_network(result, inbox.bank, extra, selection)
+            continue
+        shared, separate = _split_shared(own, inbox, selection, include_own)
+        if shared is not None:
+            finite &= _by_leaving_out(result, inbox, shared)
+        if separate is not None and native.serves(inbox.bank, own, result):
+            others.append(separate)
+        elif separate is not None:
+            _by_network(result, inbox.bank, extra, separate)
     rest = [_natively(result, inbox.bank, extra, some) for some in _batched(others)]
     return finite and all(rest)
 
@@ -109,29 +113,45 @@ def _batched(selections: list[Selection]) -> list[list[Selection]]:
     return [small, *large] if small else large
 
 
-def _shared_rows(
+def _split_shared(
     own: Tensor, inbox: ReceivedMessages, selection: Selection, include_own: bool
-) -> Tensor | None:
-    """The rows of each receiver, if all have the same except one; otherwise None."""
+) -> tuple[Selection | None, Selection | None]:
+    """Receivers of all finite rows of the bank, or of all except one, and the other receivers.
+
+    The former share one sorting. Whether a receiver does depends on its own messages and on the
+    bank only: otherwise the last bits of its mean would change with the other receivers.
+    """
     rows = selection.rows
     if include_own:
-        # Rows of the bank are shared, so own must be one of them. An own that is not finite would
-        # spoil the sorting for all receivers.
-        if not same_rows(own, inbox.bank) or not inbox.finite[selection.receivers].all():
-            return None
+        # Rows of the bank are shared, so own must be one of them.
+        if not same_rows(own, inbox.bank):
+            return None, selection
         rows = torch.cat([rows, selection.receivers[:, None]], 1)
-    # With c rows each, and at most c + 1 in total, a receiver lacks at most one. Two receivers are
-    # too few to share.
-    if len(rows) <= 2 or len(rows.unique()) > rows.shape[1] + 1:
-        return None
-    # A row that occurs twice would be removed once.
-    ordered = rows.sort(dim=1).values
-    return None if (ordered[:, 1:] == ordered[:, :-1]).any() else rows
+    finite = inbox.finite
+    if rows.shape[1] < 2 or rows.shape[1] < int(finite.sum()) - 1:
+        return None, selection
+    # In one order for all: the kept values of a network are added in an order that depends on it.
+    rows = rows.sort(dim=1).values
+    if not include_own:
+        selection = selection._replace(rows=rows)
+        if len(rows) <= 2 and rows.shape[1] >= int(finite.sum()):
+            return None, selection  # nothing to share
+    # A row that occurs twice would be removed once. An own that is not finite would spoil the
+    # sorting for all receivers.
+    shares = (rows[:, 1:] != rows[:, :-1]).all(1) & finite[rows].all(1)
+    if shares.all():
+        return selection._replace(rows=rows), None
+    if not shares.any():
+        return None, selection
+    shared = Selection(selection.receivers[shares], rows[shares], selection.trim)
+    others = Selection(selection.receivers[~shares], selection.rows[~shares], selection.trim)
+    return shared, others
 
 
-def _by_leaving_out(result: Tensor, bank: Tensor, selection: Selection) -> bool:
+def _by_leaving_out(result: Tensor, inbox: ReceivedMessages, selection: Selection) -> bool:
     """One sorting of all rows serves all receivers; the row that a receiver lacks is removed."""
-    union = selection.rows.unique()
+    bank = inbox.bank
+    union = inbox.finite.nonzero().flatten()
     # Each receiver has all rows of the union except one, so that sums of ids tell which.
     left_out = union.sum() - selection.rows.sum(1) if len(union) > selection.rows.shape[1] else None
     if native.serves(bank, result) and len(union) <= native.limits().max_values:
@@ -165,7 +185,8 @@ def _natively_leaving_out(
     # No row is left out: all receivers have the same rows, and so the same mean.
     first = Selection(selection.receivers[:1], selection.rows[:1], selection.trim)
     finite = _natively(result, bank, None, [first])
-    result[selection.receivers[1:]] = result[first.receivers]
+    if len(selection.receivers) > 1:
+        result[selection.receivers[1:]] = result[first.receivers]
     return finite
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipoise.kernels import native
 from equipoise.kernels._blocks import block, chunks, compute_dtype, new_output
 from equipoise.kernels._norms import are_finite
 
@@ -39,30 +40,33 @@ def undo_infinite_norms(vectors: Tensor, previous: Tensor) -> Tensor:
     return vectors.where(fits.view(*vectors.shape[:-1], 1), previous)
 
 
-def interpolate(own: Tensor, other: Tensor, shares: Tensor) -> Tensor:
-    """``shares * own + (1 - shares) * other`` for matrices (n, d).
+def interpolate(own: Tensor, other: Tensor, shares: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``shares * own + (1 - shares) * other`` for matrices (n, d), written to ``out`` if given.
 
-    ``shares`` is float64, of shape (n, 1) or (1, 1).
+    ``shares`` is float64, of shape (n, 1) or (1, 1). ``out`` may be ``own`` or ``other`` itself.
 
     Each value lies between those of ``own`` and ``other``. A share of 0 or 1 ignores the other
     side, also if that is infinite or NaN. Half precision is computed in float32.
     """
+    mixed = new_output(own, *own.shape) if out is None else out
+    if own.dtype in native.SUFFIXES and native.serves(own, other, mixed):
+        native.interpolate(own, other, shares[:, 0].expand(len(own)), mixed)
+        return mixed
     dtype = compute_dtype(own)
     of_own = shares.to(own.device, dtype)
     of_other = (1 - shares).to(own.device, dtype)
-    mixed = new_output(own, *own.shape)
-    if own.dtype == dtype:
-        torch.lerp(other, own, of_own, out=mixed)
-        # lerp computes other + share * (own - other). The difference may overflow, and a share of
-        # 0 times an infinity is NaN. The sum is finite only if neither happened.
-        if mixed.sum().isfinite():
-            return mixed
     for columns in chunks(own.shape[1], len(own)):
         left = block(own, columns)
         right = block(other, columns)
-        part = (left * of_own).add_(right * of_other)
-        # Rounding can leave the interval by a unit in the last place.
-        part = part.clamp_(torch.minimum(left, right), torch.maximum(left, right))
+        part = torch.lerp(right, left, of_own)
+        # lerp computes right + share * (left - right). The difference may overflow. The sum of all
+        # results is finite only if no difference did.
+        if not part.sum().isfinite():
+            products = (left * of_own).add_(right * of_other)
+            # Rounding can leave the interval by a unit in the last place.
+            products.clamp_(torch.minimum(left, right), torch.maximum(left, right))
+            part = part.where(part.isfinite(), products)
+        # 0 times an infinity is NaN, so that the other side is copied.
         part = torch.where(of_other == 0, left, part)
         mixed[:, columns] = torch.where(of_own == 0, right, part)
     return mixed

@@ -9,13 +9,18 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from equipoise.kernels import native
-from equipoise.kernels._blocks import TILE, block, chunks, column_blocks, compute_dtype, new_output
+from equipoise.kernels._blocks import (
+    TILE,
+    block,
+    chunks,
+    column_blocks,
+    compute_dtype,
+    new_output,
+    same_rows,
+)
 from equipoise.kernels._norms import are_finite
 from equipoise.kernels._received_messages import ReceivedMessages
-from equipoise.kernels._weighted_sums_native import WeightedEdges, combine_natively
-
-# Columns of exact additions, which need a float64 temporary for each edge.
-EXACT_SUM_COLUMNS = 8192
+from equipoise.kernels._weighted_sums_native import combine_natively
 
 # Weights in (1e-25, 1e25) are exact enough in float32, whose normal numbers are from 1.2e-38 to
 # 3.4e38, and so are their products with values of usual size. Larger and smaller ones, as of huge
@@ -71,37 +76,49 @@ def _combine(
     own: Tensor, own_weights: Tensor, inbox: ReceivedMessages, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool | None]:
     """The combination, and whether it is finite; None if that is unknown."""
-    edges, others = _split_edges(inbox, weights)
     result = new_output(own, *own.shape) if out is None else out
+    is_native = native.serves(own, inbox.bank, result)
+    if is_native and not inbox.keep_nonfinite:
+        edges = _native_edges(own, own_weights, inbox, weights)
+        if edges.smallest > TINY_WEIGHT and edges.largest < 1 / TINY_WEIGHT:
+            return result, combine_natively(own, inbox.bank, edges, result)
+    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
+    # do not fit a float32. Both are added one by one.
+    plain = _is_plain(weights) | (weights == 0)
+    if inbox.keep_nonfinite and len(inbox.bank):
+        plain &= inbox.finite[inbox.slots.where(weights != 0, 0)] | (weights == 0)
     mine = own_weights.nonzero().flatten()
-    if native.serves(own, inbox.bank, result) and _are_plain(own_weights[mine]):
-        finite = combine_natively(own, own_weights, inbox.bank, edges, result)
-        _add_rows(result, others[0], inbox.bank, *others[1:])
-        return result, None if len(others[0]) else finite
-    _sum_of_rows(inbox.bank, *edges, result)
-    _add_rows(result, others[0], inbox.bank, *others[1:])
+    is_native &= bool(_is_plain(own_weights[mine]).all())
+    if is_native:
+        edges = _native_edges(own, own_weights, inbox, weights.where(plain, 0))
+        combine_natively(own, inbox.bank, edges, result)
+    else:
+        _sum_of_rows(inbox.bank, *_weighted_edges(inbox, weights.where(plain, 0)), result)
+    _add_rows(result, inbox.bank, *_weighted_edges(inbox, weights.where(~plain, 0)))
+    if is_native:
+        return result, None
     if len(mine) == len(own) and own.dtype == compute_dtype(own):
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
-    _add_rows(result, mine, own, mine, own_weights[mine])
+    _add_rows(result, own, mine, mine, own_weights[mine])
     return result, None
 
 
-def _split_edges(inbox: ReceivedMessages, weights: Tensor) -> tuple[WeightedEdges, WeightedEdges]:
-    """The edges of weight other than 0: those to add fast, and those to add one by one."""
+def _native_edges(
+    own: Tensor, own_weights: Tensor, inbox: ReceivedMessages, weights: Tensor
+) -> native.WeightedEdges:
+    count = len(inbox.bank)
+    own_row = 0 if same_rows(own, inbox.bank) else count
+    return native.weighted_edges(inbox.slots, weights, count, own_weights, own_row)
+
+
+def _weighted_edges(inbox: ReceivedMessages, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(e,) receiver, row and weight of the edges of weight other than 0, sorted by receiver."""
     chosen = weights != 0
     # If all messages have a weight, the inbox already knows their edges.
     receivers, columns = (
         inbox._sent.edges[:2] if chosen.equal(inbox.mask) else chosen.nonzero(as_tuple=True)
     )
-    rows = inbox.slots[receivers, columns]
-    weight = weights[receivers, columns]
-    edges = (receivers, rows, weight)
-    if not inbox.keep_nonfinite and _are_plain(weight):
-        return edges, (receivers[:0], rows[:0], weight[:0])
-    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
-    # do not fit a float32. Both are added one by one.
-    plain = _is_plain(weight) & (inbox.finite[rows] if inbox.keep_nonfinite else True)
-    return _some(edges, plain), _some(edges, ~plain)
+    return receivers, inbox.slots[receivers, columns], weights[receivers, columns]
 
 
 def _mend_overflows(
@@ -128,19 +145,6 @@ def _mend_overflows(
             total = total.clamp(-limit, limit).where(total.isfinite(), total) * 4
             found = result[receiver, columns]
             result[receiver, columns] = found.where(found.isfinite(), total.to(result.dtype))
-
-
-def _some(edges: WeightedEdges, which: Tensor) -> WeightedEdges:
-    receivers, rows, weight = edges
-    return receivers[which], rows[which], weight[which]
-
-
-def _are_plain(weight: Tensor) -> bool:
-    """Whether all weights are plain, in fewer steps than finding out which."""
-    if not len(weight):
-        return True
-    low, high = weight.abs().aminmax()
-    return float(low) > TINY_WEIGHT and float(high) < 1 / TINY_WEIGHT
 
 
 def _is_plain(weight: Tensor) -> Tensor:
@@ -185,15 +189,13 @@ def _is_dense(n: int, m: int, edges: int) -> bool:
 
 
 def _add_rows(
-    result: Tensor, receivers: Tensor, source: Tensor, rows: Tensor, weight: Tensor
+    result: Tensor, source: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor
 ) -> None:
-    """``result[receivers] += weight * source[rows]`` in float64; receivers may occur repeatedly."""
-    if not len(receivers):
-        return
-    width = min(EXACT_SUM_COLUMNS, max(result.shape[1], 1))
-    for part in chunks(len(receivers), width, TILE // 2):
-        targets, place = receivers[part].unique(return_inverse=True)
-        for columns in column_blocks(result.shape[1], width):
-            terms = source[rows[part], columns].double() * weight[part, None]
-            sums = result[targets, columns].double().index_add_(0, place, terms)
-            result[targets, columns] = sums.to(result.dtype)
+    """``result[receivers] += weight * source[rows]`` in float64, sorted by receiver."""
+    # One receiver at a time, so that its sum is rounded once, whatever the others add.
+    for receiver in receivers.unique().tolist():
+        theirs = receivers == receiver
+        for columns in chunks(result.shape[1], int(theirs.sum()), TILE // 2):
+            terms = source[rows[theirs], columns].double() * weight[theirs, None]
+            total = terms.sum(0).add_(result[receiver, columns])
+            result[receiver, columns] = total.to(result.dtype)

@@ -1,100 +1,138 @@
-"""Weighted sums by the C kernels; receivers of the same messages except one share their sums.
+"""Weighted sums by the C kernels; receivers share the sums of messages that they have in common.
 
 In a complete graph, n clients with n - 1 neighbors each add n (n - 1) models. If the weights are
-equal, as when BALANCE accepts all messages, prefix and suffix sums need 3 n additions.
+equal, as when BALANCE accepts all messages, most of these additions repeat others.
+
+The sum of a receiver depends on its own rows and weights only, bit by bit. Otherwise it would
+change with the receivers that are aggregated beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.kernels import native
 from equipoise.kernels._blocks import same_rows
+from equipoise.kernels.native import Integers, SumLists, WeightedEdges
 
-# Additions that sharing must save for each model that is read or written: finding the
-# receivers that can share takes time as well.
-WORTH = 8
-# Groups of receivers with equal weights that are considered, the largest first. An attacker who
-# causes many groups must not make this slow.
-GROUPS = 4
+# Share of the bank from which on a receiver's rows are added block by block, or its weights are a
+# row of a matrix. A product with a matrix is bound by multiplications, and zeros cost as much as
+# other weights.
+DENSE_SHARE = 0.75
+# Rows of a receiver from which on blocks pay: finding equal blocks takes time as well.
+BLOCKED_ROWS = 20
+# Sums of blocks that are kept for other receivers, at most: 4 MiB in strips of 64 float32.
+SHARED_BLOCKS = 1 << 14
 
-WeightedEdges = tuple[Tensor, Tensor, Tensor]  # receivers, rows and weights
 
-
-def combine_natively(
-    own: Tensor, own_weights: Tensor, bank: Tensor, edges: WeightedEdges, out: Tensor
-) -> bool:
-    """``out``: sums of own and of weighted rows of the bank, one per edge, sorted by receiver.
-
-    Returns whether all of it is finite.
-    """
-    matrices, edges = _with_own(own, own_weights, bank, edges)
-    if len(edges[0]) <= WORTH * (len(out) + len(bank)):
-        return native.weighted_row_sums(matrices, *edges, out)
+def combine_natively(own: Tensor, bank: Tensor, edges: WeightedEdges, out: Tensor) -> bool:
+    """``out``: sums of weighted rows of the bank and of own; whether all of it is finite."""
+    matrices = [bank] if same_rows(own, bank) else [bank, own]
+    if len(out) < 3 or len(edges.rows) < BLOCKED_ROWS:
+        return native.list_sums(matrices, _lists(edges), out)
+    is_dense = _from_bank(edges, len(bank)) >= max(DENSE_SHARE * len(bank), BLOCKED_ROWS)
+    if not is_dense.any():
+        return native.list_sums(matrices, _lists(edges), out)
+    blocked = is_dense & _have_equal_weights(edges)
+    others = ~blocked
+    dense = (is_dense & others).nonzero()[0]
+    if len(dense) >= native.limits().min_dense_receivers:
+        # If a sum is not finite, a row may have spoiled receivers that did not get it: 0 times
+        # infinity is NaN. Then all are computed again, row by row, with the same order of rows.
+        others[dense] = not native.dense_sums(matrices, _some(edges, dense), out, dense)
     finite = True
-    # Receivers of which the sums are still to be computed.
-    left = torch.ones(len(out), dtype=torch.bool, device="cpu")
-    for receivers, rows, left_out, share in _alike(len(out), sum(map(len, matrices)), edges):
-        finite &= native.sums_but_one(matrices, rows, left_out, share, out, receivers)
-        left[receivers] = False
-    if left.all():
-        return native.weighted_row_sums(matrices, *edges, out) and finite
-    if left.any():
-        some = left[edges[0]]
-        places = (left.cumsum(0) - 1)[edges[0][some]]
-        rest = out.new_empty(int(left.sum()), out.shape[1])
-        finite &= native.weighted_row_sums(matrices, places, edges[1][some], edges[2][some], rest)
-        out[left] = rest
+    if others.any():
+        some = others.nonzero()[0]
+        finite &= native.list_sums(matrices, _lists(_some(edges, some)), out, some)
+    if blocked.any():
+        some = blocked.nonzero()[0]
+        lists = _block_lists(_some(edges, some), len(bank), sum(map(len, matrices)))
+        finite &= native.list_sums(matrices, lists, out, some)
     return finite
 
 
-def _with_own(
-    own: Tensor, own_weights: Tensor, bank: Tensor, edges: WeightedEdges
-) -> tuple[list[Tensor], WeightedEdges]:
-    """The matrices to add rows of, and the edges, with one for each own model with a weight."""
-    mine = own_weights.nonzero().flatten()
-    if not len(mine):
-        return [bank], edges
-    same = same_rows(own, bank)
-    ids = mine if same else mine + len(bank)
-    receivers, order = torch.cat([edges[0], mine]).sort(stable=True)
-    rows = torch.cat([edges[1], ids])[order]
-    weight = torch.cat([edges[2], own_weights[mine]])[order]
-    return ([bank] if same else [bank, own]), (receivers, rows, weight)
+def _from_bank(edges: WeightedEdges, bank_rows: int) -> Integers:
+    """(n,) the number of rows of the bank that each receiver adds; own models come after these."""
+    before = np.concatenate([[0], (edges.rows < bank_rows).cumsum()])
+    return np.diff(before[edges.starts])
 
 
-def _alike(n: int, m: int, edges: WeightedEdges) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
-    """Receivers with equal weights: their ids, rows, the row that each lacks, and the weight."""
-    receivers, rows, weight = edges
-    infinite = torch.full((n,), torch.inf, dtype=torch.float64, device="cpu")
-    # The weights of a receiver are equal if their minimum is their maximum.
-    low = infinite.scatter_reduce(0, receivers, weight, "amin")
-    high = (-infinite).scatter_reduce(0, receivers, weight, "amax")
-    shares, sizes = low[low == high].unique(return_counts=True)
-    for share in shares[sizes.argsort(descending=True)][:GROUPS].tolist():
-        group = (low == share) & (high == share)
-        theirs = group[receivers]
-        found = _but_one(group.cumsum(0)[receivers[theirs]] - 1, rows[theirs], int(group.sum()), m)
-        if found is not None:
-            yield group.nonzero().flatten(), *found, share
+def _have_equal_weights(edges: WeightedEdges) -> NDArray[np.bool_]:
+    """(n,) whether all rows of a receiver have the same weight."""
+    changes = np.concatenate([[0], (np.diff(edges.weights) != 0).cumsum(), [0]])
+    first = edges.starts[:-1]
+    last = np.maximum(edges.starts[1:] - 1, first)
+    equal: NDArray[np.bool_] = changes[first] == changes[last]
+    return equal
 
 
-def _but_one(receivers: Tensor, rows: Tensor, n: int, m: int) -> tuple[Tensor, Tensor] | None:
-    """The rows of all receivers, and the place of the one that each lacks, -1 for none.
+def _some(edges: WeightedEdges, receivers: Integers) -> WeightedEdges:
+    """The edges of some receivers."""
+    begins = edges.starts[receivers]
+    starts, places = _ranges(begins, edges.starts[receivers + 1] - begins)
+    return edges._replace(starts=starts, rows=edges.rows[places], weights=edges.weights[places])
 
-    None if a receiver lacks several, gets one twice, or sharing does not pay.
+
+def _lists(edges: WeightedEdges) -> SumLists:
+    """One list for each receiver."""
+    return SumLists(edges.starts, edges.rows, edges.weights, np.arange(len(edges.starts) - 1))
+
+
+def _block_lists(edges: WeightedEdges, bank_rows: int, count: int) -> SumLists:
+    """Lists of blocks: ranges of rows. Equal blocks of several receivers are added once.
+
+    Two blocks are equal if they have the same rows and the same weight.
     """
-    used = torch.zeros(m, dtype=torch.bool, device="cpu").index_fill_(0, rows, True)
-    count = int(used.sum())
-    if n <= WORTH or int(torch.bincount(receivers, minlength=n).min()) < count - 1:
-        return None
-    times = torch.zeros(n, count, dtype=torch.int64, device="cpu")
-    times.index_put_(
-        (receivers, (used.cumsum(0) - 1)[rows]), torch.tensor(1, device="cpu"), accumulate=True
+    # A power of two near the root of the number of rows: then blocks are about as many as rows in
+    # each, and a receiver that differs from others in one row adds few of both.
+    size = 8 if bank_rows < 128 else 16 if bank_rows < 512 else 32
+    n = len(edges.starts) - 1
+    receivers = np.repeat(np.arange(n), np.diff(edges.starts))
+    blocks = edges.rows // size
+    # A piece is what a receiver has of a block.
+    begins = _first_places(receivers * (count // size + 1) + blocks)
+    lengths = np.diff(np.append(begins, len(blocks)))
+    owners = receivers[begins]
+    first_piece = np.searchsorted(owners, np.arange(n + 1))
+    # One integer for the weight, the block and the rows in it, which are bits.
+    weight = np.unique(edges.weights[begins], return_inverse=True)[1]
+    rows = np.add.reduceat(np.left_shift(1, edges.rows % size), begins)
+    keys = (weight * (count // size + 1) + blocks[begins]) << size | rows
+    _, examples, which, uses = np.unique(
+        keys, return_index=True, return_inverse=True, return_counts=True
     )
-    if int(times.max()) > 1 or int(times.sum(1).min()) < count - 1:
-        return None
-    return used.nonzero().flatten(), times.argmin(1).where(times.sum(1) < count, -1)
+    most_used = np.argsort(-uses, kind="stable")[:SHARED_BLOCKS]
+    shared = np.zeros(len(uses), dtype=bool)
+    shared[most_used] = uses[most_used] > 1
+    # Sums of shared pieces stay in inner rows of their own. All receivers use the same inner rows
+    # for their other pieces, one after the other.
+    kept = int(shared.sum())
+    alone = ~shared[which]
+    own_place = kept + np.arange(len(begins)) - first_piece[owners]
+    inner = np.where(alone, own_place, (shared.cumsum() - 1)[which])
+    # Lists are ranges of a pool: all edges, and then the sums of all pieces. Shared pieces come
+    # first, then the pieces of each receiver, and then its sum of pieces.
+    example = examples[shared]
+    list_begins = np.concatenate([begins[example], begins[alone], len(blocks) + first_piece[:-1]])
+    list_lengths = np.concatenate([lengths[example], lengths[alone], np.diff(first_piece)])
+    targets = np.concatenate([-1 - inner[example], -1 - inner[alone], np.arange(n)])
+    turns = np.concatenate([np.full(kept, -1), 2 * owners[alone], 2 * np.arange(n) + 1])
+    order = np.argsort(turns, kind="stable")
+    starts, places = _ranges(list_begins[order], list_lengths[order])
+    pool_rows = np.concatenate([edges.rows, count + inner])
+    pool_weights = np.concatenate([edges.weights, np.ones(len(inner))])
+    inner_rows = int(inner.max()) + 1
+    return SumLists(starts, pool_rows[places], pool_weights[places], targets[order], inner_rows)
+
+
+def _first_places(keys: Integers) -> Integers:
+    """The places of the first of each run of equal keys."""
+    return np.concatenate([[0], np.diff(keys).nonzero()[0] + 1])
+
+
+def _ranges(begins: Integers, lengths: Integers) -> tuple[Integers, Integers]:
+    """All places of some ranges, one after the other, and where each range starts among them."""
+    starts = np.concatenate([[0], lengths.cumsum()])
+    return starts, np.repeat(begins - starts[:-1], lengths) + np.arange(starts[-1])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeGuard, final
 
 import torch
 from torch import Tensor
@@ -202,9 +202,13 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
 
 def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
     """Raise unless ``out``, if given, is like own and does not share memory with any input."""
-    out = inputs.get("out")
-    if out is None:
-        return
+    if inputs.get("out") is not None:
+        given = [x for name, x in inputs.items() if name != "out" and isinstance(x, Tensor)]
+        check_target(inputs["out"], own, [own, *others, *given])
+
+
+def check_target(out: object, own: Tensor, inputs: Iterable[Tensor]) -> None:
+    """Raise unless ``out`` is like own and does not share memory with any of the inputs."""
     if not _is_like(out, own):
         expected = f"a tensor like own, {describe(own)} on {own.device}"
         raise ValueError(f"out must be {expected}, found {describe(out)}")
@@ -217,12 +221,11 @@ def check_out(inputs: RoundInputs, own: Tensor, *others: Tensor) -> None:
         raise ValueError("out must not require gradients, which rules do not compute")
     # Kernels write to out while they still read their inputs, so shared memory would change the
     # messages during the aggregation.
-    given = [x for name, x in inputs.items() if name != "out" and isinstance(x, Tensor)]
-    if any(kernels.may_share_memory(out, x) for x in (own, *others, *given)):
+    if any(kernels.may_share_memory(out, x) for x in inputs):
         raise ValueError("out must not share memory with own, a message or a round input")
 
 
-def _is_like(x: object, own: Tensor) -> bool:
+def _is_like(x: object, own: Tensor) -> TypeGuard[Tensor]:
     """Whether ``x`` is a tensor of the shape and dtype of own, and on its device."""
     return isinstance(x, Tensor) and (
         (x.shape, x.dtype, x.device) == (own.shape, own.dtype, own.device)

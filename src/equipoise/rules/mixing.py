@@ -7,11 +7,14 @@ from torch import Tensor
 
 from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import describe, is_floating, is_number
-from equipoise.kernels import interpolate
+from equipoise.kernels import interpolate, same_rows
+from equipoise.rules.base import check_target
 
 
 @torch.no_grad()
-def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
+def mix(
+    own: Tensor, model: Tensor, alpha: float | Tensor = 0.5, *, out: Tensor | None = None
+) -> Tensor:
     """The convex combination ``alpha * own + (1 - alpha) * model``.
 
     ``own`` and ``model`` are ``(d,)``, or ``(n, d)`` for n clients; ``alpha`` in [0, 1] is a number
@@ -22,6 +25,10 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     never overflow and ``mix(own, own)`` is ``own``. With ``alpha`` 1 the result is exactly ``own``,
     with 0 exactly ``model``, even where the other one is infinite or NaN.
 
+    The result is written to ``out``, if given, and ``out`` is returned. It must be like ``own``.
+    It may be ``own`` or ``model`` itself, since each coordinate depends on the same coordinate of
+    both only; any other shared memory is an error.
+
     >>> own = torch.tensor([[0.0, 4.0], [0.0, 4.0]])
     >>> aggregate = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     >>> eq.mix(own, aggregate)
@@ -30,12 +37,22 @@ def mix(own: Tensor, model: Tensor, alpha: float | Tensor = 0.5) -> Tensor:
     >>> eq.mix(own, aggregate, alpha=torch.tensor([1.0, 0.25]))
     tensor([[0.0000, 4.0000],
             [1.5000, 1.0000]])
+    >>> eq.mix(own, aggregate, out=aggregate) is aggregate
+    True
     """
     _check_models(own, model)
-    # The kernel takes matrices: one client is a matrix of one row.
     shares = as_shares(alpha, own)
-    mixed = interpolate(torch.atleast_2d(own), torch.atleast_2d(model), shares)
-    return mixed.view(own.shape)
+    # The kernel takes matrices: one client is a matrix of one row.
+    mine = torch.atleast_2d(own.detach())
+    theirs = torch.atleast_2d(model.detach())
+    if out is None:
+        return interpolate(mine, theirs, shares).view(own.shape)
+    others = [x for x in (own, model) if not (isinstance(out, Tensor) and same_rows(out, x))]
+    check_target(out, own, others)
+    # Native kernels write to the memory of out, which torch does not notice.
+    torch.autograd.graph.increment_version(out)
+    interpolate(mine, theirs, shares, out=torch.atleast_2d(out))
+    return out
 
 
 def as_shares(alpha: object, own: Tensor) -> Tensor:

@@ -13,28 +13,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.kernels import native
+from equipoise.kernels import _weighted_sums_native, native
 from equipoise.kernels.native import _calls
 from tests.graphs import GRAPHS, Graph, complete, deliver, models_of, random_lies, regular
 from tests.instruction_sets import instructions  # noqa: F401
-from tests.native_cases import DTYPES, dtypes, matrix, seeded
+from tests.native_cases import DTYPES, dtypes, matrix, seeded, weighted_sums
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads(threads: int) -> None:
+def test_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def everything() -> list[Tensor]:
         torch.manual_seed(0)
         sums, means, shared, sorted_, dense = (torch.empty(9, 80_001) for _ in range(5))
-        native.weighted_row_sums(
-            [bank], clients.repeat_interleave(9), clients.repeat(9), torch.rand(81).double(), dense
-        )
-        native.weighted_row_sums(
-            [bank], receivers, rows, torch.full((len(rows),), 0.3).double(), sums
-        )
+        weighted_sums(bank, torch.rand(9, 9), dense)
+        weighted_sums(bank, 0.3 * heard, sums)
+        weighted_sums(bank, 0.125 * (1 - torch.eye(9)), shared)
         native.trimmed_means(
             [bank], rows, torch.full((9,), 4), torch.ones(9).long(), means, clients
         )
-        native.sums_but_one([bank], clients, clients, 0.125, shared, clients)
         native.trimmed_means_but_one([bank], clients, clients, 2, sorted_, clients)
         tiles = native.measure([bank], *torch.triu_indices(9, 9, offset=1), differ=True)
         return [
@@ -52,6 +48,8 @@ def test_threads(threads: int) -> None:
     before = torch.get_num_threads()
     receivers = clients.repeat_interleave(4)
     rows = torch.stack([torch.randperm(9, generator=seeded(i))[:4] for i in range(9)]).flatten()
+    heard = torch.zeros(9, 9).index_put((receivers, rows), torch.tensor(1.0))
+    monkeypatch.setattr(_weighted_sums_native, "BLOCKED_ROWS", 0)
     try:
         torch.set_num_threads(1)
         alone = everything()

@@ -100,7 +100,12 @@ def test_middle_but_one(dtype: torch.dtype) -> None:
 
 
 def call_measure(
-    dtype: torch.dtype, left: Sequence[int], right: Sequence[int], tiles: int = 0, pairs: int = -1
+    dtype: torch.dtype,
+    left: Sequence[int],
+    right: Sequence[int],
+    tiles: int = 0,
+    pairs: int = -1,
+    others: int = 0,
 ) -> int:
     x = torch.ones(5, D, dtype=dtype)
     rows = addresses([x])
@@ -110,7 +115,7 @@ def call_measure(
     norms = torch.zeros(5, dtype=torch.float64)
     pointers = (ends[0].data_ptr(), ends[1].data_ptr())
     columns = (0, D, out.data_ptr(), norms.data_ptr())
-    return function("measure", x)(*array(rows), tiles, *pointers, pairs, True, *columns)
+    return function("measure", x)(*array(rows), tiles, others, *pointers, pairs, True, *columns)
 
 
 @both_types
@@ -123,17 +128,41 @@ def test_measure(dtype: torch.dtype) -> None:
     assert call_measure(dtype, [], [], tiles=2, pairs=2 * tile) == OUT_OF_RANGE
     assert call_measure(dtype, [], [], tiles=3, pairs=3 * tile) == OUT_OF_RANGE
     assert call_measure(dtype, [], [], tiles=-1, pairs=0) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=1, others=1, pairs=tile) == 0
+    assert call_measure(dtype, [], [], tiles=2, others=1, pairs=tile) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=1, others=-1, pairs=2 * tile) == OUT_OF_RANGE
+    assert call_measure(dtype, [], [], tiles=1, others=3, pairs=0) == OUT_OF_RANGE
 
 
-def call_sums(dtype: torch.dtype, starts: Sequence[int], edges: Sequence[int]) -> int:
+@both_types
+@pytest.mark.parametrize("end", [-1, 5])
+def test_exact_measure(dtype: torch.dtype, end: int) -> None:
+    x = torch.ones(5, D, dtype=dtype)
+    scales = torch.ones(1, 2, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    for left, right in (([0], [end]), ([end], [0])):
+        with pytest.raises(ValueError, match="beyond their limits"):
+            native.exact_measure([x], integers(left), integers(right), *scales, differ=True)
+
+
+def call_sums(
+    dtype: torch.dtype,
+    starts: Sequence[int],
+    edges: Sequence[int],
+    inner: Sequence[int] = (),
+    filled: int = 3,
+) -> int:
+    """Lists with an inner row have no result of their own."""
     x = torch.ones(3, D, dtype=dtype)
     out = torch.empty(len(starts) - 1, D, dtype=dtype)
     rows = addresses([x])
     results = addresses([out])
+    results[: len(inner)] = 0
     weights = torch.ones(len(edges), dtype=dtype)
-    lists = (integers(starts), integers(edges), weights)
+    inner_rows = integers([*inner, *[0] * len(out)])
+    lists = (integers(starts), integers(edges), weights, inner_rows)
     target = (len(out), results.data_ptr(), 0, D, False)
-    return function("sums", x)(*array(rows), *(part.data_ptr() for part in lists), *target)
+    pointers = (part.data_ptr() for part in lists)
+    return function("sums", x)(*array(rows), filled, *pointers, *target)
 
 
 @both_types
@@ -143,6 +172,11 @@ def test_sums(dtype: torch.dtype) -> None:
     assert call_sums(dtype, [0, 2, 3], [0, -1, 1]) == OUT_OF_RANGE
     assert call_sums(dtype, [0, 2, 1], [0, 1, 2]) == OUT_OF_RANGE  # not ascending
     assert call_sums(dtype, [-1, 2, 3], [0, 1, 2]) == OUT_OF_RANGE
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 3], [3], filled=4) == 1
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 4], [3], filled=4) == OUT_OF_RANGE
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 3], [4], filled=4) == OUT_OF_RANGE
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 1], [2], filled=4) == OUT_OF_RANGE  # not inner
+    assert call_sums(dtype, [0, 2, 3], [0, 1, 1], filled=2) == OUT_OF_RANGE
 
 
 @both_types
@@ -154,25 +188,11 @@ def test_dense_sums(dtype: torch.dtype) -> None:
         weights = torch.ones(receivers, 3, dtype=dtype)
         out = torch.empty(receivers, D, dtype=dtype)
         results = addresses([out])
-        target = (results.data_ptr(), 0, D, False)
-        code = function("dense_sums", x)(*array(rows), *array(weights), *target)
+        extra = torch.zeros(receivers, dtype=torch.int64)
+        sources = (*array(rows), weights.data_ptr(), extra.data_ptr(), weights.data_ptr())
+        target = (receivers, results.data_ptr(), 0, D, False)
+        code = function("dense_sums", x)(*sources, *target)
         assert code == (1 if receivers >= least else OUT_OF_RANGE)
-
-
-@both_types
-@pytest.mark.parametrize(
-    ("left_out", "code"),
-    [([2, 0, -1], 1), ([3, 0, -1], OUT_OF_RANGE), ([0, -2], OUT_OF_RANGE), ([0, 1], OUT_OF_RANGE)],
-)
-def test_sums_but_one(dtype: torch.dtype, left_out: list[int], code: int) -> None:
-    x = torch.ones(3, D, dtype=dtype)
-    out = torch.empty(len(left_out), D, dtype=dtype)
-    rows = addresses([x])
-    results = addresses([out])
-    target = (results.data_ptr(), 0, D, False)
-    places = integers(left_out)
-    arguments = (*array(rows), 1.0, *array(places), *target)
-    assert function("sums_but_one", x)(*arguments) == code
 
 
 def test_python_raises() -> None:

@@ -9,8 +9,8 @@ Functions take several matrices, whose rows are numbered consecutively: row ``le
 ``(a, b)`` is ``b[i]``.
 """
 
-from equipoise.kernels.native._calls import HALVES, serves
-from equipoise.kernels.native._distances import measure, squared_norms
+from equipoise.kernels.native._calls import HALVES, Floats, Integers, serves
+from equipoise.kernels.native._distances import exact_measure, measure, squared_norms
 from equipoise.kernels.native._library import (
     SUFFIXES,
     available,
@@ -22,23 +22,37 @@ from equipoise.kernels.native._library import (
     open_library,
 )
 from equipoise.kernels.native._order_statistics import trimmed_means, trimmed_means_but_one
-from equipoise.kernels.native._weighted_sums import sums_but_one, weighted_row_sums
+from equipoise.kernels.native._weighted_sums import (
+    SumLists,
+    WeightedEdges,
+    dense_sums,
+    interpolate,
+    list_sums,
+    weighted_edges,
+)
 
 __all__ = [
     "HALVES",
     "SUFFIXES",
+    "Floats",
+    "Integers",
+    "SumLists",
+    "WeightedEdges",
     "available",
+    "dense_sums",
     "disabled",
+    "exact_measure",
     "function",
     "in_threads",
+    "interpolate",
     "is_requested",
     "limits",
+    "list_sums",
     "measure",
     "open_library",
     "serves",
     "squared_norms",
-    "sums_but_one",
     "trimmed_means",
     "trimmed_means_but_one",
-    "weighted_row_sums",
+    "weighted_edges",
 ]

@@ -6,8 +6,11 @@ Helper tensors are created on the CPU, even if torch has another default device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.kernels._blocks import column_blocks
@@ -15,9 +18,13 @@ from equipoise.kernels.native._library import (
     SINGLE_THREADED,
     SUFFIXES,
     available,
+    checked,
     in_threads,
     limits,
 )
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -55,6 +62,12 @@ def array(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), len(x)
 
 
+def pointer(x: NDArray[Any]) -> int:
+    """The address of an array, which the caller keeps alive."""
+    address: int = x.__array_interface__["data"][0]
+    return address
+
+
 def addresses(matrices: Sequence[Tensor]) -> Tensor:
     """The addresses of the rows of some matrices."""
     starts = [x.data_ptr() + counted(len(x)) * (x.stride(0) * x.element_size()) for x in matrices]
@@ -78,7 +91,9 @@ def is_streamed(out: Tensor) -> bool:
 
 
 def in_float32(
-    matrices: Sequence[Tensor], out: Tensor | None = None, receivers: Tensor | None = None
+    matrices: Sequence[Tensor],
+    out: Tensor | None = None,
+    receivers: Tensor | Integers | None = None,
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Blocks of columns in float32, and a tensor for their results, which are copied to ``out``."""
     d = matrices[0].shape[1]
@@ -103,21 +118,16 @@ def summed_parts(d: int) -> list[tuple[int, int]]:
     return [(part.start, part.stop) for part in column_blocks(d, width)]
 
 
-def over_columns(
-    run: Callable[[int, int, Tensor], int], out: Tensor, receivers: Tensor | None, cost: int
-) -> bool:
-    """Run over the columns of ``out``, one part per thread; whether all of them returned true."""
-    d = out.shape[1]
-    results = addresses([out])
-    results = results if receivers is None else results[receivers]
-    if not len(results):
-        return True
+def over_columns(run: Callable[[int, int], int], d: int, cost: int) -> bool:
+    """Run over d columns, one part per thread; whether all of them returned true."""
     threads = torch.get_num_threads() if cost * d >= SINGLE_THREADED else 1
+    if threads == 1:
+        return bool(checked(run(0, d)))
     # Whole strips per thread, so that only the last one has incomplete vectors.
     strip = limits().max_strip
     parts = list(column_blocks(d, -(-d // (threads * strip)) * strip))
 
     def run_part(part: int) -> int:
-        return run(parts[part].start, parts[part].stop, results)
+        return run(parts[part].start, parts[part].stop)
 
     return all(in_threads(run_part, len(parts), cost * d))

@@ -15,7 +15,7 @@ from equipoise.kernels.native._calls import (
     in_float32,
     summed_parts,
 )
-from equipoise.kernels.native._library import function, in_threads, limits, tile_rows
+from equipoise.kernels.native._library import function, in_threads, tile_rows
 
 # Pairs that are measured at a time, at least. Lanes of each take 64 bytes per thread: 8 MiB.
 PAIRS = 1 << 17
@@ -38,13 +38,49 @@ def squared_norms(x: Tensor) -> Tensor:
     return _add_in_order(sums)
 
 
+def exact_measure(
+    matrices: Sequence[Tensor],
+    left: Tensor,
+    right: Tensor,
+    before: Tensor,
+    after: Tensor,
+    *,
+    differ: bool,
+) -> Tensor:
+    """(p,) ``|after * (before_0 * x[left] - before_1 * x[right])|^2``, computed in float64.
+
+    Without ``differ``, the scalar products of the scaled rows. ``before`` is (p, 2), ``after``
+    (p,). Each result depends on its own pair only, bit by bit.
+    """
+    x = matrices[0]
+    if x.dtype in HALVES:
+        parts_of_x = (
+            exact_measure(part, left, right, before, after, differ=differ)
+            for part, _ in in_float32(matrices)
+        )
+        return sum(parts_of_x, torch.zeros_like(after))
+    rows = addresses(matrices)
+    call = function("exact", x)
+    parts = summed_parts(x.shape[1])
+    inputs = [y.contiguous() for y in (left, right, before, after)]
+    pairs = (inputs[0].data_ptr(), inputs[1].data_ptr(), len(left))
+    scales = (inputs[2].data_ptr(), inputs[3].data_ptr())
+    sums = torch.zeros(len(parts), len(left), dtype=torch.float64, device="cpu")
+
+    def run(part: int) -> int:
+        return call(*array(rows), *pairs, *scales, differ, *parts[part], sums[part].data_ptr())
+
+    in_threads(run, len(parts), len(left) * x.shape[1])
+    return _add_in_order(sums)
+
+
 def measure(
     matrices: Sequence[Tensor], left: Tensor, right: Tensor, *, differ: bool, all_rows: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Squared distances or scalar products of pairs of rows, and norms, in one pass over all rows.
 
-    Fastest if equal ``left`` are next to each other. If most pairs of rows are wanted, all are
-    measured, in tiles.
+    Each measure depends on its two rows only, bit by bit. Fastest if equal ``left`` are next to
+    each other. If most pairs of rows are wanted, all are measured, in tiles.
 
     Args:
         matrices: Matrices whose rows are numbered consecutively.
@@ -64,6 +100,8 @@ def measure(
         ]
         measures, norms = zip(*found, strict=True)
         return sum(measures), sum(norms)
+    if _is_between(matrices, left, right):
+        return _measure_between(x, matrices[1], left, right - len(x), differ)
     rows = addresses(matrices)
     if not all_rows:
         rows, (left, right) = compact(matrices, left, right)
@@ -73,14 +111,44 @@ def measure(
         low = torch.minimum(left, right)
         high = torch.maximum(left, right)
         return _measure_tiles(x, rows, low, high, differ)
-    # The number of blocks is rounded down, so that each of several blocks has more than
-    # clique_pairs pairs per row: C then uses the same strips, and sums in the same order.
-    blocks = max(1, len(left) // max(PAIRS, limits().clique_pairs * count + 1))
+    blocks = max(1, len(left) // PAIRS)
     chunks = zip(left.contiguous().chunk(blocks), right.contiguous().chunk(blocks), strict=True)
-    found = [_measure_pairs(x, rows, 0, ends, len(ends[0]), differ) for ends in chunks]
+    found = [_measure_pairs(x, rows, (0, 0), ends, len(ends[0]), differ) for ends in chunks]
     measures, norms = zip(*found, strict=True)
     # Each block measures the norms of all rows, in the same order and so with the same result.
     return measures[0] if blocks == 1 else torch.cat(measures), norms[0]
+
+
+def _is_between(matrices: Sequence[Tensor], left: Tensor, right: Tensor) -> bool:
+    """Whether pairs are of one row of each of two matrices, and two thirds of all such pairs."""
+    if len(matrices) != 2 or 3 * len(left) <= 2 * len(matrices[0]) * len(matrices[1]):
+        return False
+    first = len(matrices[0])
+    return len(left) > 6 and int(left.max()) < first and int(right.min()) >= first
+
+
+def _measure_between(
+    a: Tensor, b: Tensor, left: Tensor, right: Tensor, differ: bool
+) -> tuple[Tensor, Tensor]:
+    """Measure all pairs of a row of ``a`` and a row of ``b``, and select the wanted ones."""
+    tile = tile_rows()
+    rows = addresses([a])
+    # The rows of b start a tile of their own. Before it, the last row of a repeats.
+    padded = torch.cat([rows, rows[-1:].expand(-len(a) % tile)])
+    others = -(-len(b) // tile)
+    measured = []
+    norms = torch.empty(0, device="cpu")
+    for part in padded.split(max(1, PAIRS // (tile * tile * others)) * tile):
+        some = torch.cat([part, addresses([b])])
+        amount = len(part) // tile
+        pairs = tile * tile * amount * others
+        found, sizes = _measure_pairs(a, some, (amount, amount), None, pairs, differ)
+        measured.append(found)
+        norms = torch.cat([norms, sizes[: len(part)]])
+        of_b = sizes[len(part) :]
+    place = ((left // tile * others + right // tile) * tile + left % tile) * tile + right % tile
+    squares = torch.cat(measured)[place]
+    return squares, torch.cat([norms[: len(a)], of_b])
 
 
 def _measure_tiles(
@@ -99,7 +167,7 @@ def _measure_tiles(
         start = end
         end += tile * tile * (amount * (size - first) - amount * (amount - 1) // 2)
         some = rows[first * tile :]
-        squares[start:end], sizes = _measure_pairs(x, some, amount, None, end - start, differ)
+        squares[start:end], sizes = _measure_pairs(x, some, (amount, 0), None, end - start, differ)
         if first == 0:
             norms = sizes
         first += amount
@@ -117,12 +185,16 @@ def _measure_tiles(
 def _measure_pairs(
     x: Tensor,
     rows: Tensor,
-    tiles: int,
+    tiles: tuple[int, int],
     ends: tuple[Tensor, Tensor] | None,
     pairs: int,
     differ: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(pairs,) measures of the given pairs, or of some rows of tiles, and (rows,) squared norms."""
+    """(pairs,) measures of the given pairs, or of some tiles, and (rows,) squared norms.
+
+    ``tiles`` are how many tiles are measured against all tiles from their own on, or from which one
+    on.
+    """
     parts = summed_parts(x.shape[1])
     call = function("measure", x)
     sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64, device="cpu")
@@ -132,7 +204,7 @@ def _measure_pairs(
         # Measures of pairs first, then squared norms of rows, both of these columns alone.
         out = sums[part]
         results = (out.data_ptr(), out[pairs:].data_ptr())
-        return call(*array(rows), tiles, *pointers, pairs, differ, *parts[part], *results)
+        return call(*array(rows), *tiles, *pointers, pairs, differ, *parts[part], *results)
 
     in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
     total = _add_in_order(sums)

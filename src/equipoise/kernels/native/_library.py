@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -21,15 +21,22 @@ FLAG = ctypes.c_int
 ARRAY = (POINTER, INTEGER)
 COLUMN_RANGE = (INTEGER, INTEGER)
 NETWORK = (*ARRAY, *ARRAY)
+PAIRS = (POINTER, POINTER, INTEGER)
 SIGNATURES = {
-    "measure": (*ARRAY, INTEGER, POINTER, POINTER, INTEGER, FLAG, *COLUMN_RANGE, POINTER, POINTER),
+    "measure": (*ARRAY, INTEGER, INTEGER, *PAIRS, FLAG, *COLUMN_RANGE, POINTER, POINTER),
+    "exact": (*ARRAY, *PAIRS, POINTER, POINTER, FLAG, *COLUMN_RANGE, POINTER),
     "norms": (*ARRAY, *COLUMN_RANGE, POINTER),
-    "sums": (*ARRAY, POINTER, POINTER, POINTER, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
-    "dense_sums": (*ARRAY, *ARRAY, POINTER, *COLUMN_RANGE, FLAG),
-    "sums_but_one": (*ARRAY, ctypes.c_double, *ARRAY, POINTER, *COLUMN_RANGE, FLAG),
+    "sums": (*ARRAY, INTEGER, *[POINTER] * 4, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
+    "dense_sums": (*ARRAY, *[POINTER] * 3, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
+    "interpolate": (*[POINTER] * 4, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
     "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *COLUMN_RANGE, FLAG),
     "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *COLUMN_RANGE, FLAG),
 }
+EDGES = (
+    *(POINTER, POINTER, INTEGER, INTEGER, INTEGER),  # slots, weights, their shape, rows of the bank
+    *(POINTER, INTEGER),  # weights of own models, row of the first one
+    *(POINTER, POINTER, POINTER, POINTER),  # starts, rows, weights, and their smallest and largest
+)
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 
 # Elements below which handing work to other threads costs more than it saves.
@@ -46,7 +53,6 @@ class Limits(ctypes.Structure):
     min_dense_receivers: int
     max_strip: int
     flush_columns: int
-    clique_pairs: int
 
     _fields_ = (
         ("max_values", INTEGER),  # values in one selection network
@@ -54,7 +60,6 @@ class Limits(ctypes.Structure):
         ("min_dense_receivers", INTEGER),  # receivers that a product with a matrix of weights needs
         ("max_strip", INTEGER),  # columns that are combined at a time
         ("flush_columns", INTEGER),  # columns after which sums are added in double precision
-        ("clique_pairs", INTEGER),  # pairs per row beyond which rows are packed
     )
 
 
@@ -87,7 +92,12 @@ def open_library(
 
 
 def _open() -> ctypes.CDLL | None:
-    return open_library(Path(__file__).with_name("_kernels"), SIGNATURES, ("eq_limits",))
+    symbols = ("eq_limits", "eq_edges")
+    library = open_library(Path(__file__).with_name("_kernels"), SIGNATURES, symbols)
+    if library is not None:
+        library.eq_edges.argtypes = list(EDGES)
+        library.eq_edges.restype = INTEGER
+    return library
 
 
 def is_requested() -> bool:
@@ -116,6 +126,7 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
+@cache
 def limits() -> Limits:
     """The limits of the C kernels, which must be available."""
     assert LIBRARY is not None
@@ -132,6 +143,11 @@ def tile_rows() -> int:
     """Rows of a tile in which all pairs are measured; depends on the instructions of the CPU."""
     rows: int = LIBRARY.eq_tile_rows()  # type: ignore[union-attr]
     return rows
+
+
+def list_edges(*arguments: int) -> int:
+    """Call ``eq_edges``, see csrc/edges.h, and return the number of edges."""
+    return checked(LIBRARY.eq_edges(*arguments))  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=1)
@@ -168,8 +184,13 @@ def in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
         # Also after Ctrl-C: kernels that still run write to memory that would be freed.
         wait(begun)
     codes += [code for other in begun for code in other.result()]
-    if NO_MEMORY in codes:
+    return [checked(code) for code in codes]
+
+
+def checked(code: int) -> int:
+    """The code that a kernel returned, unless it is that of an error."""
+    if code == NO_MEMORY:
         raise MemoryError("the C kernels could not allocate memory for a strip of the models")
-    if any(code < 0 for code in codes):
+    if code < 0:
         raise ValueError("the C kernels were called with an index or a size beyond their limits")
-    return codes
+    return code

@@ -53,15 +53,16 @@ def trimmed_means(
     listed = limits().max_compiled < count <= limits().max_values
     network = middle(count, int(trims[largest])) if listed else Network((), ())
     steps, kept = _encoded(network)
+    results = addresses([out])[receivers]
 
-    def run(start: int, stop: int, results: Tensor) -> int:
+    def run(start: int, stop: int) -> int:
         lists = (starts.data_ptr(), edges.data_ptr(), *array(trims))
         selection = (*array(steps), *array(kept))
         targets = results.data_ptr()
         return call(*array(used), *lists, *selection, targets, start, stop, is_streamed(out))
 
     # The cost per column only decides whether threads pay: a value takes part in several steps.
-    return over_columns(run, out, receivers, rows.numel() * 4)
+    return over_columns(run, out.shape[1], rows.numel() * 4)
 
 
 def trimmed_means_but_one(
@@ -93,13 +94,14 @@ def trimmed_means_but_one(
     call = function("middle_but_one", out)
     listed = len(rows) <= limits().max_values
     steps, kept = _encoded(sorting(len(rows), trim) if listed else Network((), ()))
+    results = addresses([out])[receivers]
 
-    def run(start: int, stop: int, results: Tensor) -> int:
+    def run(start: int, stop: int) -> int:
         selection = (*array(left_out), trim, *array(steps), *array(kept))
         targets = results.data_ptr()
         return call(*array(used), *selection, targets, start, stop, is_streamed(out))
 
-    return over_columns(run, out, receivers, len(steps) + len(receivers))
+    return over_columns(run, out.shape[1], len(steps) + len(receivers))
 
 
 @lru_cache(maxsize=256)

@@ -3,100 +3,171 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.kernels.native._calls import (
     HALVES,
+    Floats,
+    Integers,
     addresses,
     array,
-    compact,
-    counted,
     in_float32,
     is_streamed,
     over_columns,
+    pointer,
 )
-from equipoise.kernels.native._library import function, limits
+from equipoise.kernels.native._library import function, list_edges
 
-# Share of the weights that are not 0 from which on they are a matrix. A product with a matrix is
-# bound by multiplications, and zeros cost as much as other weights.
-DENSE_SHARE = 0.75
+NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-def weighted_row_sums(
-    matrices: Sequence[Tensor], receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor
-) -> bool:
-    """``out`` (n, d): sums of weighted rows, one per edge, sorted by receiver.
+class WeightedEdges(NamedTuple):
+    """The rows of receiver i are ``rows[starts[i]:starts[i + 1]]``, ascending and each once."""
 
-    Returns whether all of them are finite.
+    starts: Integers
+    rows: Integers
+    weights: Floats
+    smallest: float  # absolute weight; 1 without edges
+    largest: float
+
+
+class SumLists(NamedTuple):
+    """Lists of weighted rows to add, one after the other.
+
+    List j has ``rows[starts[j]:starts[j + 1]]``. The sum of list j is the result of receiver
+    ``targets[j]``. If that is negative, it is inner row ``-1 - targets[j]``: later lists can add it
+    as row ``count + inner row``, for matrices of ``count`` rows in total.
     """
-    if out.dtype in HALVES:
-        blocks = in_float32(matrices, out)
-        return all(
-            [weighted_row_sums(part, receivers, rows, weight, sums) for part, sums in blocks]
-        )
-    used, (rows,) = compact(matrices, rows)
-    weight = weight.to(out.dtype).contiguous()
-    dense = len(rows) > DENSE_SHARE * len(out) * len(used)
-    dense = dense and len(out) >= limits().min_dense_receivers
-    if dense and _dense_sums(used, receivers, rows, weight, out):
-        return True
-    # Edge by edge, also if a dense sum is not finite: 0 times infinity is NaN, so that a row could
-    # spoil receivers that did not get it.
-    starts = torch.searchsorted(receivers.contiguous(), counted(len(out) + 1))
-    call = function("sums", out)
-    edges = (starts.data_ptr(), rows.data_ptr(), weight.data_ptr())
 
-    def run(start: int, stop: int, results: Tensor) -> int:
-        targets = (len(out), results.data_ptr())
-        return call(*array(used), *edges, *targets, start, stop, is_streamed(out))
-
-    return over_columns(run, out, None, len(rows) + len(out))
+    starts: Integers
+    rows: Integers
+    weights: Floats
+    targets: Integers
+    inner_rows: int = 0
 
 
-def _dense_sums(used: Tensor, receivers: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> bool:
-    """The same as a product with a matrix of weights."""
-    # Accumulated: a receiver may have the same row in two slots.
-    matrix = out.new_zeros(len(out), len(used))
-    matrix.index_put_((receivers, rows), weight, accumulate=True)
-    call = function("dense_sums", out)
+def weighted_edges(
+    slots: Tensor, weights: Tensor, bank_rows: int, own_weights: Tensor, own_row: int
+) -> WeightedEdges:
+    """The rows of weight other than 0 of each receiver.
 
-    def run(start: int, stop: int, results: Tensor) -> int:
-        targets = results.data_ptr()
-        return call(*array(used), *array(matrix), targets, start, stop, is_streamed(out))
+    Args:
+        slots: (n, k) Rows of the bank, where the weight is not 0.
+        weights: (n, k) Their weights, float64.
+        bank_rows: Number of rows of the bank.
+        own_weights: (n,) Weights of own models, float64.
+        own_row: Row of the first own model; the others follow.
+    """
+    n, k = slots.shape
+    slots = slots.contiguous()
+    weights = weights.contiguous()
+    own_weights = own_weights.contiguous()
+    starts = np.empty(n + 1, dtype=np.int64)
+    rows = np.empty(n * (k + 1), dtype=np.int64)
+    found = np.empty(n * (k + 1))
+    sizes = np.ones(2)
+    messages = (slots.data_ptr(), weights.data_ptr(), n, k, bank_rows)
+    results = (pointer(starts), pointer(rows), pointer(found), pointer(sizes))
+    end = list_edges(*messages, own_weights.data_ptr(), own_row, *results)
+    smallest, largest = sizes.tolist() if end else (1.0, 1.0)
+    return WeightedEdges(starts, rows[:end], found[:end], smallest, largest)
 
-    return over_columns(run, out, None, len(rows) + len(out))
 
-
-def sums_but_one(
-    matrices: Sequence[Tensor],
-    rows: Tensor,
-    left_out: Tensor,
-    share: float,
-    out: Tensor,
-    receivers: Tensor,
+def list_sums(
+    matrices: Sequence[Tensor], lists: SumLists, out: Tensor, receivers: Integers | None = None
 ) -> bool:
-    """``out[receivers]``: ``share`` times the sum of ``rows`` without one of them.
+    """``out[receivers]``, or all of ``out``: sums of lists of weighted rows.
 
-    ``left_out`` are places in ``rows``, -1 for a receiver that gets all of them. Returns whether
-    all sums are finite.
+    Rows of the lists are those of all matrices. Returns whether all sums are finite.
     """
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
-        places = counted(len(receivers))
-        found = [sums_but_one(part, rows, left_out, share, sums, places) for part, sums in blocks]
-        return all(found)
-    used = addresses(matrices)[rows]
-    call = function("sums_but_one", out)
-    # C goes through the rows from the last to the first, and adds them to a sum of those behind. So
-    # receivers come in the descending order of the row that they lack.
-    order = left_out.argsort(descending=True)
-    left_out = left_out[order]
-    receivers = receivers[order]
+        # A list, not a generator: after a sum that is not finite, all blocks are still written.
+        return all([list_sums(part, lists, sums) for part, sums in blocks])
+    sources = addresses(matrices).numpy()
+    used = np.zeros(len(sources) + lists.inner_rows, dtype=bool)
+    used[lists.rows] = True
+    used[len(sources) :] = True
+    edges = lists.rows
+    if not used.all():  # no other row is packed
+        edges = (used.cumsum() - 1)[edges]
+        sources = sources[used[: len(sources)]]
+    weights = lists.weights.astype(NUMPY_DTYPES[out.dtype])
+    inner_list = lists.targets < 0
+    results = _result_addresses(out, receivers)[np.where(inner_list, 0, lists.targets)]
+    results[inner_list] = 0
+    inner = len(sources) - 1 - lists.targets
+    call = function("sums", out)
+    rows = (pointer(sources), len(sources), len(sources) + lists.inner_rows)
+    listed = tuple(pointer(x) for x in (lists.starts, edges, weights, inner))
 
-    def run(start: int, stop: int, results: Tensor) -> int:
-        targets = results.data_ptr()
-        return call(*array(used), share, *array(left_out), targets, start, stop, is_streamed(out))
+    def run(start: int, stop: int) -> int:
+        targets = (len(results), pointer(results), start, stop, is_streamed(out))
+        return call(*rows, *listed, *targets)
 
-    return over_columns(run, out, receivers, 2 * len(rows) + len(receivers))
+    return over_columns(run, out.shape[1], len(edges) + len(results))
+
+
+def dense_sums(
+    matrices: Sequence[Tensor],
+    edges: WeightedEdges,
+    out: Tensor,
+    receivers: Integers | None = None,
+) -> bool:
+    """``out[receivers]``, or all of ``out``: the sums of receivers, as a product with a matrix.
+
+    ``edges`` are those of these receivers. Of the rows beyond the first matrix, each may have one.
+    Returns whether all sums are finite. If not, a row may have spoiled receivers that have weight 0
+    for it: 0 times infinity is NaN.
+    """
+    if out.dtype in HALVES:
+        blocks = in_float32(matrices, out, receivers)
+        return all([dense_sums(part, edges, sums) for part, sums in blocks])
+    sources = addresses(matrices).numpy()
+    owners = np.repeat(np.arange(len(edges.starts) - 1), np.diff(edges.starts))
+    in_first = edges.rows < len(matrices[0])
+    rows, places = np.unique(edges.rows[in_first], return_inverse=True)
+    shape = (len(edges.starts) - 1, len(rows))
+    matrix = np.zeros(shape, dtype=NUMPY_DTYPES[out.dtype])
+    matrix[owners[in_first], places] = edges.weights[in_first]
+    # Rows of other matrices, one for each receiver at most, are added to its sum of the others.
+    extra = np.zeros(shape[0], dtype=np.int64)
+    extra[owners[~in_first]] = sources[edges.rows[~in_first]]
+    extra_weights = np.zeros(shape[0], dtype=matrix.dtype)
+    extra_weights[owners[~in_first]] = edges.weights[~in_first]
+    used = sources[rows]
+    results = _result_addresses(out, receivers)
+    call = function("dense_sums", out)
+    arrays = (matrix, extra, extra_weights)
+    sums = (pointer(used), len(used), *map(pointer, arrays), len(matrix), pointer(results))
+
+    def run(start: int, stop: int) -> int:
+        return call(*sums, start, stop, is_streamed(out))
+
+    return over_columns(run, out.shape[1], matrix.size + len(results))
+
+
+def interpolate(own: Tensor, other: Tensor, shares: Tensor, out: Tensor) -> bool:
+    """``out``: ``shares * own + (1 - shares) * other``; shares (n,) are float64.
+
+    ``out`` may be ``own`` or ``other`` itself. Returns whether all results are finite.
+    """
+    of_own = shares.to(out.dtype).contiguous()
+    of_other = (1 - shares).to(out.dtype).contiguous()
+    rows = [addresses([x]) for x in (own, other, out)]
+    call = function("interpolate", out)
+    sources = (*(x.data_ptr() for x in (*rows[:2], of_own, of_other)), *array(rows[2])[::-1])
+
+    def run(start: int, stop: int) -> int:
+        return call(*sources, start, stop, is_streamed(out))
+
+    return over_columns(run, out.shape[1], len(out))
+
+
+def _result_addresses(out: Tensor, receivers: Integers | None) -> Integers:
+    found = addresses([out]).numpy()
+    return found if receivers is None else found[receivers]

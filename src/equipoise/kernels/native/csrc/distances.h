@@ -53,14 +53,16 @@ TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
     }
 }
 
-/* All pairs of the rows of the first `tiles` tiles with all rows from their own tile on. Rows are
- * filled up to whole tiles. */
+/* All pairs of the rows of the first `tiles` tiles with all rows from their own tile, or from the
+ * tile `others`, on. Rows are filled up to whole tiles. */
 TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, NAME(panel) *panel,
-                                                      int64_t tiles, int differ, SCALAR *totals) {
+                                                      int64_t tiles, int64_t others, int differ,
+                                                      SCALAR *totals) {
     int64_t wide = panel->wide, filled = panel->filled, stop = tiles * TILE_ROWS;
     for (int64_t i = 0; i < stop; i += TILE_ROWS) {
         NAME(prefetch)(panel, i + TILE_ROWS, stop);
-        for (int64_t j = i; j < filled; j += TILE_ROWS) {
+        for (int64_t j = i < others * TILE_ROWS ? others * TILE_ROWS : i; j < filled;
+             j += TILE_ROWS) {
             const SCALAR *left[TILE_ROWS], *right[TILE_ROWS];
             for (int r = 0; r < TILE_ROWS; r++) {
                 left[r] = strip + (i + r) * wide;
@@ -107,36 +109,31 @@ TARGET static ALWAYS_INLINE void NAME(squares_of_strip)(
     }
 }
 
-/* The sums of one strip: of the given pairs, or of all pairs of the first `tiles` tiles. */
-TARGET static ALWAYS_INLINE void NAME(measure_strip)(
-    const SCALAR *strip, const SCALAR *const *at, NAME(panel) *panel, int64_t tiles,
-    const int64_t *left, const int64_t *right, int64_t pairs, int differ, SCALAR *totals) {
-    if (tiles && !at) NAME(tiles_of_strip)(strip, panel, tiles, differ, totals);
-    else NAME(pairs_of_strip)(strip, at, panel, left, right, pairs, differ, totals);
-}
-
 /* Whether the pairs fit the rows: indices in range, or as many pairs as the tiles have. */
-static int NAME(can_measure)(int64_t count, int64_t tiles, const int64_t *left,
+static int NAME(can_measure)(int64_t count, int64_t tiles, int64_t others, const int64_t *left,
                              const int64_t *right, int64_t pairs) {
-    if (count < 0 || tiles < 0 || pairs < 0) return 0;
+    if (count < 0 || tiles < 0 || others < 0 || pairs < 0) return 0;
     if (!tiles) return in_range(left, pairs, 0, count) && in_range(right, pairs, 0, count);
-    int64_t size = (count + TILE_ROWS - 1) / TILE_ROWS;
-    return tiles <= size &&
-           pairs == TILE_ROWS * TILE_ROWS * (tiles * size - tiles * (tiles - 1) / 2);
+    int64_t size = (count + TILE_ROWS - 1) / TILE_ROWS, found = 0;
+    if (tiles > size || others > size) return 0;
+    for (int64_t i = 0; i < tiles; i++) found += size - (i < others ? others : i);
+    return pairs == TILE_ROWS * TILE_ROWS * found;
 }
 
 /* out[p] += |rows[left[p]] - rows[right[p]]|^2, or the scalar product unless `differ`, and
  * norms[r] += |rows[r]|^2, in columns from .. to. With `tiles`, the pairs are those of so many
- * tiles of rows with all tiles from theirs on. */
+ * tiles of rows with all tiles from theirs, or from the tile `others`, on.
+ *
+ * The sum of a pair does not depend on other pairs: strips always have PAIR_STRIP columns. */
 TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_t tiles,
-                                const int64_t *left, const int64_t *right, int64_t pairs,
-                                int differ, int64_t from, int64_t to, double *out, double *norms) {
-    if (!NAME(can_measure)(count, tiles, left, right, pairs)) return OUT_OF_RANGE;
+                                int64_t others, const int64_t *left, const int64_t *right,
+                                int64_t pairs, int differ, int64_t from, int64_t to, double *out,
+                                double *norms) {
+    if (!NAME(can_measure)(count, tiles, others, left, right, pairs)) return OUT_OF_RANGE;
     int64_t filled = tiles ? (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS : count;
     int64_t since_flush = 0;
-    int64_t wide = tiles || pairs > CLIQUE_PAIRS * count ? MAX_STRIP : 0;
     const SCALAR *at[IN_PLACE_ROWS];
-    NAME(panel) panel = NAME(new_panel)(rows, count, filled, wide);
+    NAME(panel) panel = NAME(new_panel)(rows, count, filled, PAIR_STRIP);
     SCALAR *totals = allocate((pairs + count) * LANES * (int64_t)sizeof(SCALAR));
     SCALAR *squares = totals + pairs * LANES;
     int failed = !panel.memory || !totals;
@@ -147,16 +144,20 @@ TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_
         /* One call for each constant, so that the compiler specializes the loops. */
 #define SQUARES(at) \
     NAME(squares_of_strip)(strip, at, count, panel.wide, c - from, squares, norms)
-#define MEASURE(at, differ) \
-    NAME(measure_strip)(strip, at, &panel, tiles, left, right, pairs, differ, totals)
+#define PAIRS(at, differ) \
+    NAME(pairs_of_strip)(strip, at, &panel, left, right, pairs, differ, totals)
+#define TILES(differ) NAME(tiles_of_strip)(strip, &panel, tiles, others, differ, totals)
         if (in_place) SQUARES(at);
         else SQUARES(NULL);
-        if (in_place && differ) MEASURE(at, 1);
-        else if (in_place) MEASURE(at, 0);
-        else if (differ) MEASURE(NULL, 1);
-        else MEASURE(NULL, 0);
+        if (tiles && differ) TILES(1);
+        else if (tiles) TILES(0);
+        else if (in_place && differ) PAIRS(at, 1);
+        else if (in_place) PAIRS(at, 0);
+        else if (differ) PAIRS(NULL, 1);
+        else PAIRS(NULL, 0);
 #undef SQUARES
-#undef MEASURE
+#undef PAIRS
+#undef TILES
         since_flush += panel.wide;
         if (since_flush < FLUSH_COLUMNS && c + panel.wide < to) continue;
         NAME(flush)(totals, pairs, out);
@@ -166,6 +167,37 @@ TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_
     free(panel.memory);
     free(totals);
     return failed ? NO_MEMORY : 0;
+}
+
+/* out[p] += |x - y|^2 for x and y the rows left[p] and right[p], or their scalar product unless
+ * `differ`, in double precision. Both rows are first multiplied by before[p, 0] and before[p, 1],
+ * and the difference by after[p]. */
+TARGET static int NAME(exact)(const SCALAR *const *rows, int64_t count, const int64_t *left,
+                              const int64_t *right, int64_t pairs, const double *before,
+                              const double *after, int differ, int64_t from, int64_t to,
+                              double *out) {
+    if (count < 0 || pairs < 0 || !in_range(left, pairs, 0, count) ||
+        !in_range(right, pairs, 0, count))
+        return OUT_OF_RANGE;
+    for (int64_t p = 0; p < pairs; p++) {
+        const SCALAR *x = rows[left[p]], *y = rows[right[p]];
+        double x_scale = before[2 * p], y_scale = before[2 * p + 1], scale = after[p];
+        double sums[EXACT_SUMS] = {0}, total = 0;
+        int64_t c = from;
+#define TERM(c, sum)                                                                \
+    do {                                                                            \
+        double one = (double)x[c] * x_scale, other = (double)y[c] * y_scale;        \
+        if (differ) one = other = (one - other) * scale;                            \
+        sum += one * other;                                                         \
+    } while (0)
+        for (; c + EXACT_SUMS <= to; c += EXACT_SUMS)
+            for (int s = 0; s < EXACT_SUMS; s++) TERM(c + s, sums[s]);
+        for (; c < to; c++) TERM(c, total);
+#undef TERM
+        for (int s = 0; s < EXACT_SUMS; s++) total += sums[s];
+        out[p] += total;
+    }
+    return 0;
 }
 
 /* norms[r] += |rows[r]|^2 in columns from .. to, without packing, in the order of `measure`. */

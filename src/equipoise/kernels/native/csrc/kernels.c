@@ -8,6 +8,7 @@
  * their addresses, so that rows of several matrices can be used together. Threads divide the
  * columns: the results for a column do not depend on the column where a call starts. */
 #include "checks.h"
+#include "edges.h"
 #include "limits.h"
 #include "platform.h"
 
@@ -16,9 +17,9 @@
 
 /* The limits that callers have to know, in the order of Limits in _library.py. */
 EXPORT const struct {
-    int64_t max_values, max_compiled, min_dense_receivers, max_strip, flush_columns, clique_pairs;
+    int64_t max_values, max_compiled, min_dense_receivers, max_strip, flush_columns;
 } eq_limits = {
-    MAX_VALUES, MAX_COMPILED, MIN_DENSE_RECEIVERS, MAX_STRIP, FLUSH_COLUMNS, CLIQUE_PAIRS,
+    MAX_VALUES, MAX_COMPILED, MIN_DENSE_RECEIVERS, MAX_STRIP, FLUSH_COLUMNS,
 };
 
 /* Rows of a tile of distances, whose sums are all in registers: TILE_ROWS of the set in use. */
@@ -26,32 +27,41 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
 
 #define EXPORT_KERNELS(scalar, type)                                                              \
     EXPORT int eq_measure_##type(const scalar *const *rows, int64_t count, int64_t tiles,         \
-                                 const int64_t *left, const int64_t *right, int64_t pairs,        \
-                                 int differ, int64_t from, int64_t to, double *out,               \
-                                 double *norms) {                                                 \
-        DISPATCH(measure_##type, rows, count, tiles, left, right, pairs, differ, from, to, out,   \
-                 norms)                                                                           \
+                                 int64_t others, const int64_t *left, const int64_t *right,       \
+                                 int64_t pairs, int differ, int64_t from, int64_t to,             \
+                                 double *out, double *norms) {                                    \
+        DISPATCH(measure_##type, rows, count, tiles, others, left, right, pairs, differ, from,    \
+                 to, out, norms)                                                                  \
+    }                                                                                             \
+    EXPORT int eq_exact_##type(const scalar *const *rows, int64_t count, const int64_t *left,     \
+                               const int64_t *right, int64_t pairs, const double *before,         \
+                               const double *after, int differ, int64_t from, int64_t to,         \
+                               double *out) {                                                     \
+        DISPATCH(exact_##type, rows, count, left, right, pairs, before, after, differ, from, to,  \
+                 out)                                                                             \
     }                                                                                             \
     EXPORT int eq_norms_##type(const scalar *const *rows, int64_t count, int64_t from,            \
                                int64_t to, double *out) {                                         \
         DISPATCH(norms_##type, rows, count, from, to, out)                                        \
     }                                                                                             \
-    EXPORT int eq_sums_##type(const scalar *const *rows, int64_t count, const int64_t *starts,    \
-                              const int64_t *edges, const scalar *weights, int64_t receivers,     \
-                              scalar *const *out, int64_t from, int64_t to, int stream) {         \
-        DISPATCH(sums_##type, rows, count, starts, edges, weights, receivers, out, from, to,      \
-                 stream)                                                                          \
+    EXPORT int eq_sums_##type(const scalar *const *rows, int64_t count, int64_t filled,           \
+                              const int64_t *starts, const int64_t *edges, const scalar *weights, \
+                              const int64_t *inner, int64_t lists, scalar *const *out,            \
+                              int64_t from, int64_t to, int stream) {                             \
+        DISPATCH(sums_##type, rows, count, filled, starts, edges, weights, inner, lists, out,     \
+                 from, to, stream)                                                                \
     }                                                                                             \
     EXPORT int eq_dense_sums_##type(const scalar *const *rows, int64_t count,                     \
-                                    const scalar *weights, int64_t receivers,                     \
+                                    const scalar *weights, const scalar *const *extra,            \
+                                    const scalar *extra_weights, int64_t receivers,               \
                                     scalar *const *out, int64_t from, int64_t to, int stream) {   \
-        DISPATCH(dense_sums_##type, rows, count, weights, receivers, out, from, to, stream)       \
+        DISPATCH(dense_sums_##type, rows, count, weights, extra, extra_weights, receivers, out,   \
+                 from, to, stream)                                                                \
     }                                                                                             \
-    EXPORT int eq_sums_but_one_##type(const scalar *const *rows, int64_t count, double share,     \
-                                      const int64_t *left_out, int64_t receivers,                 \
-                                      scalar *const *out, int64_t from, int64_t to, int stream) { \
-        DISPATCH(sums_but_one_##type, rows, count, (scalar)share, left_out, receivers, out, from, \
-                 to, stream)                                                                      \
+    EXPORT int eq_interpolate_##type(const scalar *const *own, const scalar *const *other,        \
+                                     const scalar *shares, const scalar *rests, int64_t rows,     \
+                                     scalar *const *out, int64_t from, int64_t to, int stream) {  \
+        DISPATCH(interpolate_##type, own, other, shares, rests, rows, out, from, to, stream)      \
     }                                                                                             \
     EXPORT int eq_middle_##type(const scalar *const *rows, int64_t row_count,                     \
                                 const int64_t *starts, const int64_t *edges,                      \

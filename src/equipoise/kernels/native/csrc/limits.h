@@ -18,18 +18,19 @@
 
 /* Columns of a strip: a multiple of ROW_VECTORS and of SUM_VECTORS vectors of each type. */
 #define MIN_STRIP 64
-/* A lane adds 16 (AVX-512) to 64 (16-byte vectors) squares of a strip, each with a relative
- * rounding error of at most 2^-24. Sums of equal numbers, whose errors have the same sign, hold
- * 1e-6. */
 #define MAX_STRIP 256
+/* Columns of a strip of distances, the same for any number of rows and pairs. A lane adds 16
+ * (AVX-512) to 64 (16-byte vectors) squares of a strip, each with a relative rounding error of at
+ * most 2^-24. Sums of equal numbers, whose errors have the same sign, hold 1e-6. */
+#define PAIR_STRIP 256
+/* Sums of an exact measure that do not wait for each other. */
+#define EXACT_SUMS 32
 /* Columns after which sums of sums are added to a double: 16 more additions per lane. */
 #define FLUSH_COLUMNS 4096
 /* The same for sums of squares, which are added MIN_STRIP columns at a time. A smaller number is
  * affordable, since a norm has one sum where distances have one for each pair. */
 #define NORM_FLUSH_COLUMNS 1024
 
-/* With more than this many pairs per row, pairs come in cliques, and their rows are packed. */
-#define CLIQUE_PAIRS 8
 /* Values in one selection network. Buffers on the stack have this many vectors. */
 #define MAX_VALUES 512
 /* Values that need no list of steps: two halves, each sorted in registers. */

@@ -97,7 +97,7 @@ TARGET static void NAME(fill)(NAME(panel) *panel, int64_t from, int64_t to, int 
 
 /* The strip that starts in column c, after filling the panel if need be. If two panels fit the
  * second-level cache, the strip one panel later is prefetched during the work on this one. */
-TARGET static const SCALAR *NAME(strip)(NAME(panel) *panel, int64_t c, int64_t to, int keys) {
+TARGET static SCALAR *NAME(strip)(NAME(panel) *panel, int64_t c, int64_t to, int keys) {
     int early = panel->filled * panel->width * (int64_t)sizeof(SCALAR) <= HALF_L2_BYTES &&
                 c + panel->width < to;
     if (c >= panel->start + panel->width) {
@@ -131,6 +131,15 @@ static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, cons
     if (panel->count > IN_PLACE_ROWS || to - c < panel->wide) return 0;
     for (int64_t r = 0; r < panel->count; r++) at[r] = panel->rows[r] + c;
     return 1;
+}
+
+/* The `wide` columns at `row`, of which `valid` exist: in place, or followed by zeros in `padded`. */
+TARGET static inline const SCALAR *NAME(whole)(const SCALAR *row, int64_t valid, int64_t wide,
+                                               SCALAR *padded) {
+    if (valid >= wide) return row;
+    memset(padded, 0, (size_t)wide * sizeof(SCALAR));
+    memcpy(padded, row, (size_t)valid * sizeof(SCALAR));
+    return padded;
 }
 
 /* Row r of a strip, or its address in place. */

@@ -17,14 +17,16 @@ TARGET static ALWAYS_INLINE void NAME(add_rows)(const SCALAR *strip, int64_t wid
     }
 }
 
-/* out[i] = sum of weights[i, r] * rows[r] in columns from .. to. Receivers share the loads of a
- * row, DENSE_RECEIVERS at a time; the last group overlaps the one before. */
+/* out[i] = sum of weights[i, r] * rows[r] in columns from .. to, and of extra_weights[i] * extra[i]
+ * if that is not NULL. Receivers share the loads of a row, DENSE_RECEIVERS at a time; the last group
+ * overlaps the one before. */
 TARGET static int NAME(dense_sums)(const SCALAR *const *rows, int64_t count, const SCALAR *weights,
+                                   const SCALAR *const *extra, const SCALAR *extra_weights,
                                    int64_t receivers, SCALAR *const *out, int64_t from, int64_t to,
                                    int stream) {
     if (count < 0 || receivers < MIN_DENSE_RECEIVERS) return OUT_OF_RANGE;
     NAME(panel) panel = NAME(new_panel)(rows, count, count, 0);
-    SCALAR spare[DENSE_RECEIVERS][MAX_STRIP] ALIGNED;
+    SCALAR spare[DENSE_RECEIVERS][MAX_STRIP] ALIGNED, padded[MAX_STRIP] ALIGNED;
     if (!panel.memory) return NO_MEMORY;
     VECTOR odd = BROADCAST(0);
     for (int64_t c = from; c < to; c += panel.wide) {
@@ -37,6 +39,13 @@ TARGET static int NAME(dense_sums)(const SCALAR *const *rows, int64_t count, con
                 VECTOR sum[DENSE_RECEIVERS][ROW_VECTORS];
                 NAME(add_rows)(strip + k, panel.wide, count, weights + first * count, sum);
                 for (int i = 0; i < DENSE_RECEIVERS; i++) {
+                    const SCALAR *mine = extra[first + i];
+                    if (mine) {
+                        mine = NAME(whole)(mine + c, to - c, panel.wide, padded) + k;
+                        VECTOR weight = BROADCAST(extra_weights[first + i]);
+                        for (int s = 0; s < ROW_VECTORS; s++)
+                            sum[i][s] = MUL_ADD(weight, LOAD(mine + s * LANES), sum[i][s]);
+                    }
                     SCALAR *result = NAME(target)(out[first + i], c, to, panel.wide, spare[i]) + k;
                     int past = CAN_STREAM(result, stream);
                     for (int s = 0; s < ROW_VECTORS; s++) {
@@ -76,28 +85,35 @@ TARGET static int64_t NAME(sum_in_place)(const SCALAR *const *rows, const int64_
     return from;
 }
 
-/* out[i] = sum of weights[e] * rows[edges[e]] over the edges e from starts[i] to starts[i + 1] of
- * receiver i, in columns from .. to. */
-TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, const int64_t *starts,
-                             const int64_t *edges, const SCALAR *weights, int64_t receivers,
-                             SCALAR *const *out, int64_t from, int64_t to, int stream) {
-    if (!are_lists(starts, receivers) || !in_range(edges, starts[receivers], 0, count))
+/* Sums of weights[e] * row edges[e] over the edges e from starts[i] to starts[i + 1] of list i, in
+ * columns from .. to. They go to out[i]. If that is NULL, they become row inner[i] >= count, which
+ * later lists can add: receivers that have several rows in common share their sum. There are
+ * `filled` rows with these. */
+TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t filled,
+                             const int64_t *starts, const int64_t *edges, const SCALAR *weights,
+                             const int64_t *inner, int64_t lists, SCALAR *const *out, int64_t from,
+                             int64_t to, int stream) {
+    if (filled < count || !are_lists(starts, lists) ||
+        !in_range(edges, starts[lists], 0, filled))
         return OUT_OF_RANGE;
+    for (int64_t i = 0; i < lists; i++)
+        if (!out[i] && (!inner || inner[i] < count || inner[i] >= filled)) return OUT_OF_RANGE;
     VECTOR odd = BROADCAST(0);
-    if (receivers == 1)
+    if (lists == 1 && out[0] && filled == count)
         from = NAME(sum_in_place)(rows, edges, weights, starts[1], out[0], from, to, stream, &odd);
-    NAME(panel) panel = NAME(new_panel)(rows, count, count, 0);
+    NAME(panel) panel = NAME(new_panel)(rows, count, filled, 0);
     SCALAR spare[MAX_STRIP] ALIGNED;
     if (!panel.memory) return NO_MEMORY;
     for (int64_t c = from; c < to; c += panel.wide) {
-        const SCALAR *strip = NAME(strip)(&panel, c, to, 0);
-        for (int64_t i = 0; i < receivers; i++) {
-            NAME(prefetch)(&panel, i + 1, receivers);
-            if (i + 1 < receivers)
+        SCALAR *strip = NAME(strip)(&panel, c, to, 0);
+        for (int64_t i = 0; i < lists; i++) {
+            NAME(prefetch)(&panel, i + 1, lists);
+            if (i + 1 < lists)
                 NAME(prefetch_rows)(&panel, strip, edges + starts[i + 1],
                                     starts[i + 2] - starts[i + 1]);
-            SCALAR *result = NAME(target)(out[i], c, to, panel.wide, spare);
-            int past = CAN_STREAM(result, stream);
+            SCALAR *result = out[i] ? NAME(target)(out[i], c, to, panel.wide, spare)
+                                    : strip + inner[i] * panel.wide;
+            int past = out[i] && CAN_STREAM(result, stream);
             for (int64_t k = 0; k < panel.wide; k += SUM_VECTORS * LANES) {
                 VECTOR sum[SUM_VECTORS];
                 for (int s = 0; s < SUM_VECTORS; s++) sum[s] = BROADCAST(0);
@@ -112,7 +128,7 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, const int
                     STORE_OR_STREAM(result + k + s * LANES, sum[s], past);
                 }
             }
-            NAME(finish)(out[i], c, to, panel.wide, spare);
+            if (out[i]) NAME(finish)(out[i], c, to, panel.wide, spare);
         }
     }
     if (stream) FENCE();
@@ -120,55 +136,54 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, const int
     return NAME(is_zero)(odd);
 }
 
-/* sums[ahead ..] = sums + share * row */
-TARGET static inline void NAME(add_row)(const SCALAR *row, VECTOR share, int64_t wide, SCALAR *sums,
-                                        int64_t ahead) {
-    for (int64_t k = 0; k < wide; k += LANES)
-        STORE(sums + ahead + k, MUL_ADD(share, LOAD(row + k), LOAD(sums + k)));
+/* share * own + rest * other, between the two: rounding can leave the interval by a unit in the last
+ * place. NaN stays NaN. */
+static inline SCALAR NAME(between)(SCALAR own, SCALAR other, SCALAR share, SCALAR rest) {
+    SCALAR low = own < other ? own : other, high = own < other ? other : own;
+    SCALAR mixed = own * share + other * rest;
+    return mixed < low ? low : mixed > high ? high : mixed;
 }
 
-/* out[i] = share * the sum of all rows except rows[left_out[i]], or of all if that is -1. Receivers
- * are sorted by left_out in descending order. Sums of the rows before the one left out meet sums of
- * the rows after it. Subtracting it from the sum of all rows instead would let a huge message
- * cancel the digits of the others, in the sums of receivers that did not even get it. */
-TARGET static int NAME(sums_but_one)(const SCALAR *const *rows, int64_t count, SCALAR share,
-                                     const int64_t *left_out, int64_t receivers, SCALAR *const *out,
-                                     int64_t from, int64_t to, int stream) {
-    if (count < 0 || receivers < 0 || !in_range(left_out, receivers, -1, count))
-        return OUT_OF_RANGE;
-    for (int64_t i = 1; i < receivers; i++)
-        if (left_out[i] > left_out[i - 1]) return OUT_OF_RANGE;
-    NAME(panel) panel = NAME(new_panel)(rows, count, count, 0);
-    int64_t wide = panel.wide;
-    SCALAR *sums = allocate((count + 3) * wide * (int64_t)sizeof(SCALAR));
-    SCALAR *after = sums + (count + 1) * wide;
-    VECTOR part = BROADCAST(share), odd = BROADCAST(0);
-    int failed = !panel.memory || !sums;
-    for (int64_t c = from; !failed && c < to; c += wide) {
-        const SCALAR *strip = NAME(strip)(&panel, c, to, 0);
-        memset(sums, 0, (size_t)wide * sizeof(SCALAR));
-        memset(after, 0, (size_t)wide * sizeof(SCALAR));
-        for (int64_t r = 0; r < count; r++)
-            NAME(add_row)(strip + r * wide, part, wide, sums + r * wide, wide);
-        for (int64_t r = count - 1, i = 0; r >= -1; r--) { /* sums[r] are of the rows before r */
-            const SCALAR *before = sums + (r < 0 ? count : r) * wide;
-            NAME(prefetch)(&panel, count - r, count + 1);
-            if (r < 0) memset(after, 0, (size_t)wide * sizeof(SCALAR));
-            for (; i < receivers && left_out[i] == r; i++) {
-                SCALAR *result = NAME(target)(out[i], c, to, wide, after + wide);
-                int past = CAN_STREAM(result, stream);
-                for (int64_t k = 0; k < wide; k += LANES) {
-                    VECTOR sum = ADD(LOAD(before + k), LOAD(after + k));
-                    odd = MUL_ADD(sum, BROADCAST(0), odd);
-                    STORE_OR_STREAM(result + k, sum, past);
-                }
-                NAME(finish)(out[i], c, to, wide, after + wide);
+/* out[i] = shares[i] * own[i] + rests[i] * other[i] in columns from .. to, by the formula of
+ * torch.lerp: other + share * (own - other), or own + (share - 1) * (own - other) from a half on.
+ * If the difference overflows, products are added instead. A share or a rest of 0 copies the other
+ * row. A result replaces the values that it is made of, so out[i] may be own[i] or other[i]. Returns
+ * whether all results are finite. */
+TARGET static int NAME(interpolate)(const SCALAR *const *own, const SCALAR *const *other,
+                                    const SCALAR *shares, const SCALAR *rests, int64_t rows,
+                                    SCALAR *const *out, int64_t from, int64_t to, int stream) {
+    if (rows < 0) return OUT_OF_RANGE;
+    SCALAR padded[2][MAX_STRIP] ALIGNED, mixed[MAX_STRIP] ALIGNED;
+    VECTOR odd = BROADCAST(0);
+    for (int64_t r = 0; r < rows; r++) {
+        int near_own = shares[r] >= (SCALAR)0.5;
+        int copied = shares[r] == 0 || rests[r] == 0;
+        VECTOR share = BROADCAST(near_own ? shares[r] - 1 : shares[r]);
+        for (int64_t c = from; c < to; c += MAX_STRIP) {
+            int64_t valid = to - c < MAX_STRIP ? to - c : MAX_STRIP;
+            const SCALAR *mine = NAME(whole)(own[r] + c, valid, MAX_STRIP, padded[0]);
+            const SCALAR *theirs = NAME(whole)(other[r] + c, valid, MAX_STRIP, padded[1]);
+            VECTOR strange = BROADCAST(0);
+            for (int64_t k = 0; k < MAX_STRIP; k += LANES) {
+                VECTOR a = LOAD(mine + k), b = LOAD(theirs + k);
+                VECTOR result = MUL_ADD(share, SUB(a, b), near_own ? a : b);
+                if (copied) result = shares[r] == 0 ? b : a;
+                strange = MUL_ADD(result, BROADCAST(0), strange);
+                STORE(mixed + k, result);
             }
-            if (r >= 0) NAME(add_row)(strip + r * wide, part, wide, after, 0);
+            if (!copied && !NAME(is_zero)(strange))
+                for (int64_t k = 0; k < valid; k++)
+                    if (!(mixed[k] - mixed[k] == 0)) /* infinite or NaN */
+                        mixed[k] = NAME(between)(mine[k], theirs[k], shares[r], rests[r]);
+            int past = valid == MAX_STRIP && CAN_STREAM(out[r] + c, stream);
+            if (!past) memcpy(out[r] + c, mixed, (size_t)valid * sizeof(SCALAR));
+            for (int64_t k = 0; k < MAX_STRIP; k += LANES) {
+                VECTOR result = LOAD(mixed + k);
+                odd = MUL_ADD(result, BROADCAST(0), odd);
+                if (past) STREAM(out[r] + c + k, result);
+            }
         }
     }
     if (stream) FENCE();
-    free(panel.memory);
-    free(sums);
-    return failed ? NO_MEMORY : NAME(is_zero)(odd);
+    return NAME(is_zero)(odd);
 }
