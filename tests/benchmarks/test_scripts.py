@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import attacks as attack_times
 from benchmarks import goals, kernels, peers, picture, scale, tables, workloads
-from benchmarks import rounds as round_times
+from benchmarks import round_phases as round_times
 from benchmarks.racing import Row
 from benchmarks.results import Results, save
 from benchmarks.scale import ScaleRow
