@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import equipoise as eq
 from benchmarks import batched, naive
@@ -25,8 +27,11 @@ from equipoise.rules import without_warnings
 
 ALPHA = 0.5  # the weight of own in the mixture, the default of the simulator
 # Values of all messages, (benign, k, d), up to which batched rules are used: 64 MiB of float32.
-# Above, a loop over the receivers is faster, because their messages stay in the cache.
+# Above, a loop over the receivers is faster.
 GATHERED = 1 << 24
+# Values of the messages of one chunk of receivers: 1 MiB, which stays in the cache, was the best
+# of several sizes.
+IN_CACHE = 1 << 18
 
 
 class Contender(Protocol):
@@ -75,65 +80,93 @@ class Ours:
 class PlainLoop:
     """A module and an optimizer for each benign client, and the rule for one receiver at a time."""
 
-    def __init__(self, setting: Setting, rule: Callable[..., Tensor], channels_last: bool) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        rule: Callable[..., Tensor],
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         task = setting.task
-        self._setting = setting
+        self._task = task
         self._rule = rule
         self._t = 0
-        layout = torch.channels_last if channels_last else torch.contiguous_format
         model = in_plain_torch(setting.model).to(memory_format=layout)
         self._modules = [deepcopy(model) for _ in range(task.benign)]
         self._tensors = [tensors_of(module) for module in self._modules]
-        self._sizes = [tensor.numel() for tensor in self._tensors[0]]
         self._optimizers = [torch.optim.SGD(m.parameters(), lr=LR) for m in self._modules]
         self._x = list(setting.x[: task.benign])
-        if channels_last:
+        if layout is torch.channels_last:
             self._x = [x.contiguous(memory_format=layout) for x in self._x]
+        self._y = list(setting.y[: task.benign])
         self._senders = list(setting.senders)
         self._tolerated = setting.tolerated.tolist()
-        self._sent = torch.empty(task.n, sum(self._sizes))
-        self._mixed = torch.empty(task.benign, sum(self._sizes))
 
     def round(self) -> None:
         self._train()
-        benign = self._setting.task.benign
-        for row, tensors in zip(self._sent, self._tensors, strict=False):
-            to_vector(tensors, row)
-        self._sent[benign:].normal_(std=self._setting.task.std)
-        for i in range(benign):
-            own = self._sent[i]
-            received = self._sent[self._senders[i]]
-            inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated[i]}
-            torch.lerp(self._rule(own, received, **inputs), own, ALPHA, out=self._mixed[i])
         with torch.no_grad():
-            for row, tensors in zip(self._mixed, self._tensors, strict=True):
-                from_vector(row.split(self._sizes), tensors)
+            self._exchange()
         self._t += 1
 
     def _train(self) -> None:
-        task = self._setting.task
+        task = self._task
         positions = draw_batches(task.benign, task.examples, task.batch)
         for i, module in enumerate(self._modules):
-            loss = cross_entropy(module(self._x[i][positions[i]]), self._setting.y[i, positions[i]])
+            loss = cross_entropy(module(self._x[i][positions[i]]), self._y[i][positions[i]])
             self._optimizers[i].zero_grad()
             loss.backward()
             self._optimizers[i].step()
 
+    def _exchange(self) -> None:
+        vectors = [parameters_to_vector(tensors) for tensors in self._tensors]
+        noise = self._task.std * torch.randn(self._task.n - len(vectors), len(vectors[0]))
+        sent = torch.stack([*vectors, *noise])
+        for i, tensors in enumerate(self._tensors):
+            mixed = ALPHA * sent[i] + (1 - ALPHA) * self._aggregate(i, sent)
+            vector_to_parameters(mixed, tensors)
+
+    def _aggregate(self, i: int, sent: Tensor) -> Tensor:
+        inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated[i]}
+        return self._rule(sent[i], sent[self._senders[i]], **inputs)
+
     @property
     def models(self) -> Tensor:
-        return self._mixed
+        return torch.stack([flat(tensors) for tensors in self._tensors]).detach()
+
+
+class ReusingLoop(PlainLoop):
+    """The same loop with all models in memory that is reused from round to round.
+
+    It copies into the parameters, so that they keep their memory format.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sizes = [tensor.numel() for tensor in self._tensors[0]]
+        self._sent = torch.empty(self._task.n, sum(self._sizes))
+        self._mixed = torch.empty(self._task.benign, sum(self._sizes))
+
+    def _exchange(self) -> None:
+        for row, tensors in zip(self._sent, self._tensors, strict=False):
+            torch.cat([tensor.reshape(-1) for tensor in tensors], out=row)
+        self._sent[self._task.benign :].normal_(std=self._task.std)
+        for i, row in enumerate(self._mixed):
+            torch.lerp(self._aggregate(i, self._sent), self._sent[i], ALPHA, out=row)
+        for row, tensors in zip(self._mixed, self._tensors, strict=True):
+            for part, tensor in zip(row.split(self._sizes), tensors, strict=True):
+                tensor.copy_(part.view(tensor.shape))
 
 
 class Vmap:
-    """Stacked parameters, trained by ``vmap(grad(loss))``; the rule for all receivers at once.
+    """Stacked parameters, trained by ``vmap(grad(loss))``; the rule for ``chunk`` receivers a time.
 
     The stacked parameters are views of the models (n, d), so nothing is flattened.
     """
 
-    def __init__(self, setting: Setting, rule: str) -> None:
+    def __init__(self, setting: Setting, rule: Callable[..., Tensor], chunk: int) -> None:
         task = setting.task
         self._setting = setting
         self._rule = rule
+        self._chunk = chunk
         self._t = 0
         self._model = in_plain_torch(setting.model)
         for module in self._model.modules():
@@ -151,7 +184,6 @@ class Vmap:
         self._gradients = vmap(grad(self._loss, has_aux=True))
         self._senders = setting.senders
         self._tolerated = setting.tolerated
-        self._each_tolerated = self._tolerated.tolist()
 
     def _loss(self, parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Any]:
         # Copies, because BatchNorm updates its statistics in place.
@@ -176,14 +208,14 @@ class Vmap:
         self._t += 1
 
     def _aggregate(self) -> Tensor:
-        if self._senders.numel() * self._sent.shape[1] > GATHERED:
-            return torch.stack([self._aggregate_one(i) for i in range(len(self._senders))])
-        inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated}
-        return batched.RULES[self._rule](self.models, self._sent[self._senders], **inputs)
-
-    def _aggregate_one(self, i: int) -> Tensor:
-        inputs = {"t": self._t, "total": TOTAL, "tolerated": self._each_tolerated[i]}
-        return naive_rule(self._rule)(self._sent[i], self._sent[self._senders[i]], **inputs)
+        # A loop over the parts: one operation on all messages, if they are few.
+        parts = []
+        for start in range(0, len(self._senders), self._chunk):
+            part = slice(start, start + self._chunk)
+            received = self._sent[self._senders[part]]
+            inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated[part]}
+            parts.append(self._rule(self.models[part], received, **inputs))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def models(self) -> Tensor:
@@ -208,17 +240,12 @@ def draw_batches(clients: int, examples: int, batch: int) -> Tensor:
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """The parameters, and the floating-point buffers, which clients also exchange."""
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-    return [parameter.data for parameter in module.parameters()] + buffers
+    return [*module.parameters(), *buffers]
 
 
-def to_vector(tensors: Sequence[Tensor], out: Tensor) -> None:
-    """Like ``parameters_to_vector``, for buffers and channels-last weights as well."""
-    torch.cat([tensor.reshape(-1) for tensor in tensors], out=out)
-
-
-def from_vector(parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    for part, tensor in zip(parts, tensors, strict=True):
-        tensor.copy_(part.view(tensor.shape))
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Like ``parameters_to_vector``, also for weights with their channels last."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def as_shape(part: Tensor, like: Tensor) -> Tensor:
@@ -235,13 +262,35 @@ def trimmed_mean(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> 
     return naive.trimmed_mean(own, received, tolerated=min(tolerated, (len(received) - 1) // 2))
 
 
+def byzfl_loop(rule: str) -> Callable[..., Tensor] | None:
+    """The rule of byzfl, which takes ``tolerated`` when it is made, as a rule of one receiver."""
+    if byzfl_rule(rule, 1) is None:
+        return None
+    made = cache(lambda tolerated: byzfl_rule(rule, tolerated))
+
+    def aggregate(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+        # byzfl refuses larger numbers.
+        return made(min(tolerated, (len(received) - 1) // 2)).aggregate(own, received)
+
+    return aggregate
+
+
 def contenders(setting: Setting, rule: str) -> dict[str, Contender]:
     """By name, all that can run this rule on this task."""
-    found: dict[str, Contender] = {
-        "ours": Ours(setting, rule),
-        "plain": PlainLoop(setting, naive_rule(rule), channels_last=False),
-    }
+    one = naive_rule(rule)
+    found: dict[str, Contender] = {"ours": Ours(setting, rule), "plain": PlainLoop(setting, one)}
     if setting.task.has_images:
-        found["channels-last"] = PlainLoop(setting, naive_rule(rule), channels_last=True)
-    found["vmap"] = Vmap(setting, rule)
+        found["channels-last"] = ReusingLoop(setting, one, torch.channels_last)
+    else:
+        found["plain, reused"] = ReusingLoop(setting, one)
+    values = setting.task.degree * len(setting.initial)  # received by one client
+    fits = setting.task.benign * values <= GATHERED
+    every = setting.task.benign if fits else 1
+    found["vmap"] = Vmap(setting, batched.RULES[rule], every)
+    part = max(1, IN_CACHE // values)
+    if part > 1:
+        found["vmap, chunks"] = Vmap(setting, batched.RULES_IN_CACHE[rule], part)
+    theirs = byzfl_loop(rule)
+    if theirs is not None:
+        found["byzfl"] = PlainLoop(setting, theirs)
     return found
