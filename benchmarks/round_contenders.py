@@ -44,7 +44,7 @@ class Contender(Protocol):
 class Ours:
     """The simulator, with its defaults and without evaluation."""
 
-    def __init__(self, setting: Setting, rule: str, momentum: float = 0.0) -> None:
+    def __init__(self, setting: Setting, rule: Any, momentum: float = 0.0) -> None:
         task = setting.task
         trainer = eq.LocalSGD(
             setting.model,
@@ -59,7 +59,7 @@ class Ours:
         self.simulator = eq.Simulator(
             trainer,
             setting.topology,
-            RULES[rule],
+            rule,
             setting.initial.expand(task.n, -1),
             attack=eq.attacks.Gaussian(task.std),
             malicious=setting.malicious,
@@ -278,7 +278,10 @@ def byzfl_loop(rule: str) -> Callable[..., Tensor] | None:
 def contenders(setting: Setting, rule: str) -> dict[str, Contender]:
     """By name, all that can run this rule on this task."""
     one = naive_rule(rule)
-    found: dict[str, Contender] = {"ours": Ours(setting, rule), "plain": PlainLoop(setting, one)}
+    found: dict[str, Contender] = {
+        "ours": Ours(setting, RULES[rule]),
+        "plain": PlainLoop(setting, one),
+    }
     if setting.task.has_images:
         found["channels-last"] = ReusingLoop(setting, one, torch.channels_last)
     else:

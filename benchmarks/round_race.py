@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.round_contenders import Contender
 
-# The first rounds load code and fill caches; issue and bars are about rounds after the third.
+Name = TypeVar("Name")
+# The first rounds load code and fill caches; the bars are for the rounds after them.
 WARM_UP = 3
 
 
@@ -41,8 +41,12 @@ class Turns:
         low, _, high = statistics.quantiles(self.cpu, n=4, method="inclusive")
         return (high - low) / self.median
 
+    @property
+    def usual_faults(self) -> float:
+        return statistics.median(self.faults)
 
-def race(contenders: Mapping[str, Contender], turns: int, rounds: int) -> dict[str, Turns]:
+
+def race(contenders: Mapping[Name, Contender], turns: int, rounds: int) -> dict[Name, Turns]:
     """Let all take turns of some rounds, every other time in reverse order."""
     for contender in contenders.values():
         for _ in range(WARM_UP):
@@ -51,7 +55,6 @@ def race(contenders: Mapping[str, Contender], turns: int, rounds: int) -> dict[s
     order = list(contenders)
     for turn in range(turns):
         for name in order[:: -1 if turn % 2 else 1]:
-            gc.collect()  # not within a turn, where it would be charged to one of them
             take_turn(contenders[name], rounds, found[name])
     return found
 
