@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator
 
 from benchmarks.picture import STYLE
 from benchmarks.round_results import RoundResults, load
@@ -37,6 +38,8 @@ MARKS: dict[str, dict[str, Any]] = {
     "byzfl": {"label": "plain loop, byzfl's rules", "color": "#D55E00", "marker": "^", "s": 24},
 }
 COLUMNS = 2
+# Milliseconds. Some panels contain no power of ten.
+TICKS = [digit * 10**exponent for exponent in range(-3, 6) for digit in (1, 2, 3, 5)]
 
 
 def picture(results: RoundResults) -> Figure:
@@ -67,11 +70,11 @@ def panel(axis: Any, workload: str, results: RoundResults) -> None:
         cell = results.find(workload, rule)
         assert cell is not None
         for name, turns in cell.contenders.items():
-            mark = MARKS[name] | ({} if place == 0 else {"label": None})
-            axis.scatter(turns.best, place, **mark)
+            axis.scatter(turns.best, place, **MARKS[name])
             ends = (turns.best, max(turns.cpu))
-            axis.plot(ends, (place, place), color=mark["color"], linewidth=1, alpha=0.6)
+            axis.plot(ends, (place, place), color=MARKS[name]["color"], linewidth=1, alpha=0.6)
     axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator(TICKS))
     axis.xaxis.set_major_formatter(lambda ms, _: f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s")
     axis.xaxis.set_minor_formatter(lambda ms, _: "")
     axis.set_yticks(range(len(rules)), rules)
@@ -80,6 +83,7 @@ def panel(axis: Any, workload: str, results: RoundResults) -> None:
     axis.grid(axis="y", color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 

@@ -246,6 +246,20 @@ def test_picture_shows_best_turns() -> None:
     assert axes[0].collections[0].get_offsets().tolist() == [[0.2, 0.0]]
 
 
+def test_legend_has_all_contenders() -> None:
+    results = measured()
+    results.cells[-1].contenders["byzfl"] = Turns([1.0], [1.0], [0.0])
+    (legend,) = round_picture.picture(results).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [
+        "equipoise",
+        "plain loop",
+        "plain loop, channels last",
+        "vmap",
+        "plain loop, byzfl's rules",
+    ]
+
+
 def test_each_contender_has_a_mark() -> None:
     for name in ("A", "D"):
         found = round_contenders.contenders(Setting(SMALL[name]), "Median")
