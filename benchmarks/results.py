@@ -39,8 +39,8 @@ class Results:
         return list(dict.fromkeys(row.rule for row in self.rows))
 
 
-def save(results: Results, path: Path | None) -> None:
-    """Write what there is so far, so that a run that is stopped can be resumed."""
+def save(results: Any, path: Path | None) -> None:
+    """Write a dataclass of results so far, so that a run that is stopped can be resumed."""
     if path is not None:
         with atomic_write(path, "results") as file:
             file.write((json.dumps(asdict(results), indent=1) + "\n").encode())

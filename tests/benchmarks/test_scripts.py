@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import attacks as attack_times
 from benchmarks import goals, kernels, peers, picture, scale, tables, workloads
-from benchmarks import rounds as round_times
 from benchmarks.racing import Row
 from benchmarks.results import Results, save
 from benchmarks.scale import ScaleRow
@@ -294,57 +293,3 @@ def test_slow_attacks() -> None:
     assert attack_times.too_slow(times) == ["LIE"]
     search = {"forge": 2.0, "aggregate": 1.9 / attack_times.MOST}
     assert attack_times.too_slow({"Adaptive": search}) == ["Adaptive"]
-
-
-def test_rounds_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    few = [
-        "--rules",
-        "FedAvg",
-        "--sizes",
-        "30",
-        "--features",
-        "4",
-        "--classes",
-        "2",
-        "--rounds",
-        "1",
-    ]
-    round_times.main([*few, "--json", str(tmp_path / "times.json")])
-    printed = capsys.readouterr().out
-    assert "| FedAvg |" in printed
-    assert "| 30 | 10 |" in printed
-    times = json.loads((tmp_path / "times.json").read_text())
-    assert set(times["phases"]["FedAvg"]) == set(round_times.PHASES)
-    assert times["scale"]["30"]["seconds"] > 0
-
-
-def test_shares_of_a_round() -> None:
-    seconds = {"train": 3.0, "aggregate": 0.4, "mix": 0.6}
-    assert round_times.overhead(seconds) == 0.25
-    assert round_times.aggregating(seconds) == 0.1
-
-
-def test_slow_rules() -> None:
-    slow, quick = {"train": 0.96, "aggregate": 0.04}, {"train": 0.98, "aggregate": 0.02}
-    times = {
-        "FedAvg": {"train": 0.8, "aggregate": 0.0, "mix": 0.2},
-        "Median": slow,
-        "Krum": quick,
-        "UBAR": slow,
-    }
-    missed = {
-        "All but training above 15 %": ["FedAvg"],
-        "Aggregation not below 3 %, UBAR and LEARN exempt": ["Median"],
-    }
-    assert round_times.too_slow(times | {"LEARN": slow}, threads=1) == missed
-    assert list(round_times.too_slow(times, threads=2).values()) == [["FedAvg"]]
-
-
-def test_exit_code_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        round_times,
-        "phase_table",
-        lambda rules, rounds: {"Median": {"train": 1.0, "aggregate": share}},
-    )
-    for share, code in ((0.1, 1), (0.01, 0)):  # noqa: B007
-        assert round_times.main(["--sizes"]) == code
