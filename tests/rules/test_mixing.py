@@ -321,7 +321,7 @@ def test_out(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         (lambda own, model: own[:2], r"out must be a tensor like own, float32 \(3, 4\) on cpu"),
         (lambda own, model: own.double(), "out must be a tensor like own"),
         (lambda own, model: 7, "out must be a tensor like own, .*, found int"),
-        (lambda own, model: torch.empty(1, 4).expand(3, 4), "memory for every number"),
+        (lambda own, model: torch.empty(1, 4).expand(3, 4), "memory for every element"),
         (lambda own, model: torch.empty(3, 4, requires_grad=True), "must not require gradients"),
     ],
 )
@@ -335,7 +335,7 @@ def test_bad_out(make: Any, text: str) -> None:
 def test_out_overlaps(name: str) -> None:
     memory = torch.randn(4, 4)
     models = {"own": torch.randn(3, 4), "model": torch.randn(3, 4), name: memory[1:]}
-    with pytest.raises(ValueError, match="out must have memory of its own"):
+    with pytest.raises(ValueError, match="out must not share memory with own"):
         eq.mix(**models, out=memory[:3])
 
 

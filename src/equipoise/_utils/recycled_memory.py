@@ -51,11 +51,12 @@ class RecycledMemory:
         return torch.from_numpy(self._find(size)).view(like.dtype).view(shape)
 
     def _find(self, size: int) -> np.ndarray:
-        for array in self._arrays:
-            if array.nbytes == size and sys.getrefcount(array) == UNUSED:
+        unused = [array for array in self._arrays if sys.getrefcount(array) == UNUSED]
+        for array in unused:
+            if array.nbytes == size:
                 return array
-        # Arrays that are unused now have another size, which may never be asked for again.
-        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > UNUSED]
+        # The unused arrays have other sizes, which may never be asked for again.
+        self._arrays = [x for x in self._arrays if not any(x is other for other in unused)]
         # numpy requests huge pages, and first touching these takes a quarter of the time.
         self._arrays.append(np.empty(size, dtype=np.uint8))
         return self._arrays[-1]

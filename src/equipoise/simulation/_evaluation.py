@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
+import torch
 from torch import Tensor
 
 from equipoise._utils.validation import describe
@@ -21,12 +22,12 @@ def is_evaluated(t: int, evaluate_every: int | Container[int], total: int | None
     return t in evaluate_every
 
 
-def evaluate(name: str, metric: MetricFunction, models: Tensor) -> list[float]:
-    """The value of a metric for every client."""
+def evaluate(name: str, metric: MetricFunction, models: Tensor, idle: Tensor) -> list[float]:
+    """The value of a metric for every client, NaN for those that are not trained."""
     values = metric(models)
     if not isinstance(values, Tensor) or values.shape != (len(models),):
         expected = f"a tensor ({len(models)},) of one value per client"
         raise ValueError(f"metrics[{name!r}] must return {expected}, found {describe(values)}")
     # One copy from the device for all clients.
-    plain: list[float] = values.tolist()
+    plain: list[float] = values.masked_fill(idle.to(values.device), torch.nan).tolist()
     return plain

@@ -52,14 +52,18 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
         own, out = exchanges.run(own)
         with watch.phase("mix"):
             # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
-            models = mix(own, out.model, alpha)
+            is_ours = out.model is inputs["out"]
+            models = mix(own, out.model, alpha, out=inputs["out"] if is_ours else None)
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
+        if settings.trained is not None:
+            values["idle"] = float(settings.n - len(settings.trained))
         diverged = _newly_diverged(settings, before, models)
     clients: dict[str, Any] = {}
     if is_evaluated(t, settings.evaluate_every, before.total):
         with watch.phase("measure"):
-            clients = {name: evaluate(name, f, models) for name, f in settings.metrics.items()}
+            for name, metric in settings.metrics.items():
+                clients[name] = evaluate(name, metric, models, settings.idle)
             # Malicious clients can be arbitrarily far away: they do not count.
             values["consensus"] = consensus_error(models[~settings.malicious])
     record = Round(t, clients, values, watch.seconds, diverged)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
+from equipoise.kernels import are_finite
 from equipoise.messages import Inbox, Lies, as_lies, lies_received
 from equipoise.topology import Topology
 
@@ -59,10 +60,10 @@ class Routes:
         model is copied. A bank that is too small is replaced.
         """
         if lies is None:
-            self._check_idle_are_unheard(torch.zeros_like(self._may_lie))
+            self._check_idle_are_unheard(sent, torch.zeros_like(self._may_lie))
             return self._received.deliver(sent, keep_nonfinite=self._keep_nonfinite)
         table = as_lies(lies, sent)  # also checks dtype, device and shape
-        template, rows = self._route(table)
+        template, rows = self._route(sent, table)
         n = len(sent)
         if sent.data_ptr() != bank.data_ptr() or len(bank) < n + len(rows):
             bank = memory.take(sent, n + len(rows), sent.shape[1])
@@ -71,23 +72,23 @@ class Routes:
         torch.index_select(table.rows, 0, rows, out=bank[n:])
         return template.with_bank(bank, keep_nonfinite=self._keep_nonfinite)
 
-    def _route(self, lies: Lies) -> tuple[Inbox, Tensor]:
+    def _route(self, sent: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
         """An inbox with the slots of models and lies, and the rows of the lies that are sent."""
         addresses = (lies.senders, lies.receivers, lies.which)
         known = len(addresses) == len(self._addresses) and all(
             map(torch.equal, addresses, self._addresses)
         )
         if self._routed is None or not known:
-            self._routed = self._find_route(lies)
+            self._routed = self._find_route(sent, lies)
             # Copies, because the attack may modify its table before the next round.
             self._addresses = tuple(x.clone() for x in addresses)
         return self._routed
 
-    def _find_route(self, lies: Lies) -> tuple[Inbox, Tensor]:
+    def _find_route(self, sent: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
         senders = self._senders
         which = lies_received(lies, senders, self._may_lie)
         is_lie = which >= 0
-        self._check_idle_are_unheard(is_lie)
+        self._check_idle_are_unheard(sent, is_lie)
         rows, places = which[is_lie].unique(return_inverse=True)
         slots = senders.clone()
         slots[is_lie] = len(senders) + places
@@ -107,14 +108,16 @@ class Routes:
         is_malicious = self.malicious[self._senders] & (self._senders != receivers)
         return self._received.mask & is_malicious
 
-    def _check_idle_are_unheard(self, is_lie: Tensor) -> None:
+    def _check_idle_are_unheard(self, sent: Tensor, is_lie: Tensor) -> None:
         """Raise if a client would receive the model of one that was not trained."""
         heard = self._received.mask & self._idle[self._senders] & ~is_lie
-        if heard.any():
-            receiver, slot = heard.nonzero()[0].tolist()
-            sender = int(self._senders[receiver, slot])
-            raise ValueError(
-                "attack must replace every message of malicious clients, as it declares by "
-                f"uses_malicious_models=False, found none from client {sender} to {receiver}; "
-                "train_malicious=True trains all clients"
-            )
+        # Most attacks have nothing to learn from if all benign models have diverged.
+        if not heard.any() or not are_finite(sent[~self.malicious]).any():
+            return
+        receiver, slot = heard.nonzero()[0].tolist()
+        sender = int(self._senders[receiver, slot])
+        raise ValueError(
+            "attack must replace every message of malicious clients, as it declares by "
+            f"uses_malicious_models=False, found none from client {sender} to {receiver}; "
+            "train_malicious=True trains all clients"
+        )

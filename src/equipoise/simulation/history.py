@@ -143,6 +143,8 @@ class History:
             )
         elif float(table.get("isolated", 0)):
             table["isolated"] += f" {accepted_none} in the last round: {ISOLATION_ADVICE}"
+        if "idle" in table:
+            table["idle"] += " malicious clients not trained: no client hears their models"
         if self.diverged:
             table["diverged"] += f", the first in round {min(self.diverged.values())}"
         width = max(map(len, table)) + 2
@@ -222,9 +224,11 @@ class History:
 
         For every metric, ``max_`` and ``mean_`` are over benign clients in the last evaluation, and
         ``tail_`` is the mean of the maxima in the last 5 % of rounds, at least in the last one.
-        ``consensus`` and ``isolated``, the number of benign clients that accepted no message, are
-        those of the last round. All other values of the whole system are means over rounds; an
-        ``accepted_`` rate is NaN in a round without such messages, which is then left out.
+        ``consensus``, ``isolated``, the number of benign clients that accepted no message, and
+        ``idle``, the number of malicious clients that were not trained because no client hears
+        their models, are those of the last round. All other values of the whole system are means
+        over rounds; an ``accepted_`` rate is NaN in a round without such messages, which is then
+        left out.
         ``train_seconds`` and the like are per round. ``alone`` is the number of rounds in which
         benign clients received messages and accepted none. ``diverged`` is a number of benign
         clients.
@@ -252,7 +256,7 @@ class History:
     def _summarized(self, name: str) -> float:
         """The value of the last round if it describes a state, otherwise the mean over rounds."""
         values = self.series(name)[1]
-        if name in ("consensus", "isolated"):
+        if name in ("consensus", "isolated", "idle"):
             return values[-1]
         if name.startswith("accepted_"):
             # NaN: no such message was received, which says nothing about the rule.

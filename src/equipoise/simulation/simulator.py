@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -326,15 +326,19 @@ class Simulator(Settings):
             total = self.total
             begun = self.t
         try:
-            shown = progress_bar(end, "round", done=self.t) if progress else nullcontext()
-            with shown as bar:
+            with ExitStack() as stack:
+                callbacks: list[Callable[[Simulator], object]] = []
+                if progress:
+                    bar = stack.enter_context(progress_bar(end, "round", done=self.t))
+                    callbacks.append(lambda run: advance(bar, run.history.status))
+                if on_round is not None:
+                    callbacks.append(on_round)
                 while self.t < end:
                     self.step()
-                    if bar is not None:
-                        advance(bar, self.history.status)
                     if self.t % save_every == 0:
                         save()
-                    if on_round is not None and on_round(self):
+                    # A list: all callbacks are called, even if the first one stops the run.
+                    if any([callback(self) for callback in callbacks]):
                         break
         finally:
             if self.t == begun < end:  # no round depends on the new total yet
