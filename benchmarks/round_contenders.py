@@ -1,8 +1,9 @@
 """The contenders of the race of rounds: the simulator, and what an expert would write instead.
 
 Each has ``round()``, which trains, forges, delivers, aggregates and mixes once, and ``models``,
-the models of the benign clients. The contenders do no work for malicious clients but draw their
-noise, and have none of the simulator's checks.
+the models of the benign clients. The contenders have none of the simulator's checks. Most scripts
+train all clients, and then replace the messages of the malicious ones. ``benign_only`` contenders
+do no work for malicious clients but draw their noise, as the simulator does.
 """
 
 from __future__ import annotations
@@ -78,26 +79,29 @@ class Ours:
 
 
 class PlainLoop:
-    """A module and an optimizer for each benign client, and the rule for one receiver at a time."""
+    """A module and an optimizer for each client, and the rule for one receiver at a time."""
 
     def __init__(
         self,
         setting: Setting,
         rule: Callable[..., Tensor],
         layout: torch.memory_format = torch.contiguous_format,
+        *,
+        benign_only: bool = False,
     ) -> None:
         task = setting.task
         self._task = task
+        self._count = task.benign if benign_only else task.n
         self._rule = rule
         self._t = 0
         model = in_plain_torch(setting.model).to(memory_format=layout)
-        self._modules = [deepcopy(model) for _ in range(task.benign)]
+        self._modules = [deepcopy(model) for _ in range(self._count)]
         self._tensors = [tensors_of(module) for module in self._modules]
         self._optimizers = [torch.optim.SGD(m.parameters(), lr=LR) for m in self._modules]
-        self._x = list(setting.x[: task.benign])
+        self._x = list(setting.x)
         if layout is torch.channels_last:
             self._x = [x.contiguous(memory_format=layout) for x in self._x]
-        self._y = list(setting.y[: task.benign])
+        self._y = list(setting.y)
         self._senders = list(setting.senders)
         self._tolerated = setting.tolerated.tolist()
 
@@ -109,7 +113,7 @@ class PlainLoop:
 
     def _train(self) -> None:
         task = self._task
-        positions = draw_batches(task.benign, task.examples, task.batch)
+        positions = draw_batches(self._count, task.examples, task.batch)
         for i, module in enumerate(self._modules):
             loss = cross_entropy(module(self._x[i][positions[i]]), self._y[i][positions[i]])
             self._optimizers[i].zero_grad()
@@ -117,20 +121,21 @@ class PlainLoop:
             self._optimizers[i].step()
 
     def _exchange(self) -> None:
-        vectors = [parameters_to_vector(tensors) for tensors in self._tensors]
-        noise = self._task.std * torch.randn(self._task.n - len(vectors), len(vectors[0]))
-        sent = torch.stack([*vectors, *noise])
+        own = [parameters_to_vector(tensors) for tensors in self._tensors]
+        noise = self._task.std * torch.randn(self._task.n - self._task.benign, len(own[0]))
+        sent = torch.stack([*own[: self._task.benign], *noise])
         for i, tensors in enumerate(self._tensors):
-            mixed = ALPHA * sent[i] + (1 - ALPHA) * self._aggregate(i, sent)
+            mixed = ALPHA * own[i] + (1 - ALPHA) * self._aggregate(i, own[i], sent)
             vector_to_parameters(mixed, tensors)
 
-    def _aggregate(self, i: int, sent: Tensor) -> Tensor:
+    def _aggregate(self, i: int, own: Tensor, sent: Tensor) -> Tensor:
         inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated[i]}
-        return self._rule(sent[i], sent[self._senders[i]], **inputs)
+        return self._rule(own, sent[self._senders[i]], **inputs)
 
     @property
     def models(self) -> Tensor:
-        return torch.stack([flat(tensors) for tensors in self._tensors]).detach()
+        benign = self._tensors[: self._task.benign]
+        return torch.stack([flat(tensors) for tensors in benign]).detach()
 
 
 class ReusingLoop(PlainLoop):
@@ -142,15 +147,19 @@ class ReusingLoop(PlainLoop):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._sizes = [tensor.numel() for tensor in self._tensors[0]]
+        self._own = torch.empty(self._count, sum(self._sizes))
         self._sent = torch.empty(self._task.n, sum(self._sizes))
-        self._mixed = torch.empty(self._task.benign, sum(self._sizes))
+        self._mixed = torch.empty(self._count, sum(self._sizes))
 
     def _exchange(self) -> None:
-        for row, tensors in zip(self._sent, self._tensors, strict=False):
+        benign = self._task.benign
+        for row, tensors in zip(self._own, self._tensors, strict=True):
             torch.cat([tensor.reshape(-1) for tensor in tensors], out=row)
-        self._sent[self._task.benign :].normal_(std=self._task.std)
+        self._sent[:benign] = self._own[:benign]
+        self._sent[benign:].normal_(std=self._task.std)
         for i, row in enumerate(self._mixed):
-            torch.lerp(self._aggregate(i, self._sent), self._sent[i], ALPHA, out=row)
+            own = self._own[i]
+            torch.lerp(self._aggregate(i, own, self._sent), own, ALPHA, out=row)
         for row, tensors in zip(self._mixed, self._tensors, strict=True):
             for part, tensor in zip(row.split(self._sizes), tensors, strict=True):
                 tensor.copy_(part.view(tensor.shape))
@@ -162,8 +171,16 @@ class Vmap:
     The stacked parameters are views of the models (n, d), so nothing is flattened.
     """
 
-    def __init__(self, setting: Setting, rule: Callable[..., Tensor], chunk: int) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        rule: Callable[..., Tensor],
+        chunk: int,
+        *,
+        benign_only: bool = False,
+    ) -> None:
         task = setting.task
+        count = task.benign if benign_only else task.n
         self._setting = setting
         self._rule = rule
         self._chunk = chunk
@@ -176,14 +193,15 @@ class Vmap:
         shared = dict(self._model.named_parameters())
         buffers = {name: b for name, b in self._model.named_buffers() if b.is_floating_point()}
         sizes = [tensor.numel() for tensor in (*shared.values(), *buffers.values())]
-        self._sent = setting.initial.repeat(task.n, 1)
-        parts = self._sent[: task.benign].split(sizes, dim=1)
+        self._own = setting.initial.repeat(count, 1)
+        self._noise = torch.empty(task.n - task.benign, self._own.shape[1])
+        parts = self._own.split(sizes, dim=1)
         views = dict(zip((*shared, *buffers), parts, strict=True))
         self._parameters = {name: as_shape(views[name], p) for name, p in shared.items()}
         self._buffers = {name: as_shape(views[name], b) for name, b in buffers.items()}
         self._gradients = vmap(grad(self._loss, has_aux=True))
-        self._senders = setting.senders
-        self._tolerated = setting.tolerated
+        self._senders = setting.senders[:count]
+        self._tolerated = setting.tolerated[:count]
 
     def _loss(self, parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Any]:
         # Copies, because BatchNorm updates its statistics in place.
@@ -193,8 +211,8 @@ class Vmap:
 
     def round(self) -> None:
         task = self._setting.task
-        clients = torch.arange(task.benign)[:, None]
-        positions = draw_batches(task.benign, task.examples, task.batch)
+        clients = torch.arange(len(self._own))[:, None]
+        positions = draw_batches(len(self._own), task.examples, task.batch)
         x = self._setting.x[clients, positions]
         y = self._setting.y[clients, positions]
         gradients, buffers = self._gradients(self._parameters, self._buffers, x, y)
@@ -203,23 +221,23 @@ class Vmap:
                 self._parameters[name].sub_(gradient, alpha=LR)
             for name, buffer in buffers.items():
                 self._buffers[name].copy_(buffer)
-            self._sent[task.benign :].normal_(std=task.std)
-            self.models.copy_(torch.lerp(self._aggregate(), self.models, ALPHA))
+            sent = torch.cat([self.models, self._noise.normal_(std=task.std)])
+            self._own.copy_(torch.lerp(self._aggregate(sent), self._own, ALPHA))
         self._t += 1
 
-    def _aggregate(self) -> Tensor:
+    def _aggregate(self, sent: Tensor) -> Tensor:
         # A loop over the parts: one operation on all messages, if they are few.
         parts = []
         for start in range(0, len(self._senders), self._chunk):
             part = slice(start, start + self._chunk)
-            received = self._sent[self._senders[part]]
+            received = sent[self._senders[part]]
             inputs = {"t": self._t, "total": TOTAL, "tolerated": self._tolerated[part]}
-            parts.append(self._rule(self.models[part], received, **inputs))
+            parts.append(self._rule(self._own[part], received, **inputs))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def models(self) -> Tensor:
-        return self._sent[: self._setting.task.benign]
+        return self._own[: self._setting.task.benign]
 
 
 def in_plain_torch(model: nn.Module) -> nn.Module:
@@ -278,21 +296,24 @@ def byzfl_loop(rule: str) -> Callable[..., Tensor] | None:
 def contenders(setting: Setting, rule: str) -> dict[str, Contender]:
     """By name, all that can run this rule on this task."""
     one = naive_rule(rule)
+    many = batched.RULES[rule]
+    values = setting.task.degree * len(setting.initial)  # received by one client
+    chunk = setting.task.n if setting.task.n * values <= GATHERED else 1
     found: dict[str, Contender] = {
         "ours": Ours(setting, RULES[rule]),
         "plain": PlainLoop(setting, one),
+        "vmap": Vmap(setting, many, chunk),
+        "plain, benign": ReusingLoop(setting, one, benign_only=True),
+        "vmap, benign": Vmap(setting, many, chunk, benign_only=True),
     }
     if setting.task.has_images:
-        found["channels-last"] = ReusingLoop(setting, one, torch.channels_last)
-    else:
-        found["plain, reused"] = ReusingLoop(setting, one)
-    values = setting.task.degree * len(setting.initial)  # received by one client
-    fits = setting.task.benign * values <= GATHERED
-    every = setting.task.benign if fits else 1
-    found["vmap"] = Vmap(setting, batched.RULES[rule], every)
+        last = torch.channels_last
+        found["channels-last"] = ReusingLoop(setting, one, last)
+        found["channels-last, benign"] = ReusingLoop(setting, one, last, benign_only=True)
     part = max(1, IN_CACHE // values)
     if part > 1:
-        found["vmap, chunks"] = Vmap(setting, batched.RULES_IN_CACHE[rule], part)
+        in_cache = batched.RULES_IN_CACHE[rule]
+        found["vmap, benign, chunks"] = Vmap(setting, in_cache, part, benign_only=True)
     theirs = byzfl_loop(rule)
     if theirs is not None:
         found["byzfl"] = PlainLoop(setting, theirs)

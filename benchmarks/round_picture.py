@@ -21,20 +21,22 @@ from benchmarks.round_tables import title
 MARKS: dict[str, dict[str, Any]] = {
     "ours": {"label": "equipoise", "color": "#0072B2", "marker": "o", "s": 42, "zorder": 5},
     "plain": {"label": "plain loop", "color": "#000000", "marker": "x", "s": 24},
-    "plain, reused": {
-        "label": "plain loop, reused memory",
-        "color": "#999999",
-        "marker": "+",
-        "s": 36,
-    },
-    "channels-last": {
-        "label": "plain loop, channels last",
+    "plain, benign": {"label": "benign clients only", "color": "#000000", "marker": "+", "s": 30},
+    "channels-last": {"label": "channels last", "color": "#009E73", "marker": "D", "s": 18},
+    "channels-last, benign": {
+        "label": "channels last, benign only",
         "color": "#009E73",
-        "marker": "D",
+        "marker": "d",
         "s": 18,
     },
     "vmap": {"label": "vmap", "color": "#E69F00", "marker": "s", "s": 22},
-    "vmap, chunks": {"label": "vmap, in chunks", "color": "#CC79A7", "marker": "v", "s": 24},
+    "vmap, benign": {"label": "vmap, benign only", "color": "#E69F00", "marker": "p", "s": 22},
+    "vmap, benign, chunks": {
+        "label": "vmap, benign only, in chunks",
+        "color": "#CC79A7",
+        "marker": "v",
+        "s": 24,
+    },
     "byzfl": {"label": "plain loop, byzfl's rules", "color": "#D55E00", "marker": "^", "s": 24},
 }
 COLUMNS = 2

@@ -12,7 +12,7 @@ from benchmarks.tables import framed, number
 # Text.
 
 HEADING = (
-    f"{'':6}{'rule':12}{'contender':15}{'best':>9}{'median':>9}{'spread':>9}{'wall':>9}"
+    f"{'':6}{'rule':12}{'contender':22}{'best':>9}{'median':>9}{'spread':>9}{'wall':>9}"
     f"{'ours / it':>11}{'median':>9}{'faults':>10}"
 )
 
@@ -21,7 +21,7 @@ def lines(cell: Cell) -> str:
     """A line for every contender, and one for the phases."""
     ours = cell.contenders["ours"]
     found = [
-        f"{cell.workload:6}{cell.rule:12}{name:15}{line(turns, ours)}"
+        f"{cell.workload:6}{cell.rule:12}{name:22}{line(turns, ours)}"
         for name, turns in cell.contenders.items()
     ]
     phases = ", ".join(f"{phase} {ms:.2f}" for phase, ms in cell.phases.items())

@@ -74,12 +74,12 @@ class Setting:
 
     @property
     def senders(self) -> Tensor:
-        """(benign, k) the neighbors of each benign client."""
-        return self.topology.senders[: self.task.benign]
+        """(n, k) the neighbors of each client."""
+        return self.topology.senders
 
     @property
     def tolerated(self) -> Tensor:
-        """(benign,) the true number of malicious neighbors, which the simulator tells rules."""
+        """(n,) the true number of malicious neighbors, which the simulator tells rules."""
         return (self.senders >= self.task.benign).sum(1)
 
 
