@@ -26,7 +26,7 @@ from equipoise.kernels._exact import (
     careful_norms,
     careful_squares,
 )
-from equipoise.kernels._norms import is_tame, norms
+from equipoise.kernels._norms import are_tame, is_tame, norms
 from equipoise.kernels._received_messages import ReceivedMessages
 
 # Differences (edges times parameters) up to which float64 costs no more in torch than the overhead
@@ -51,7 +51,9 @@ def distances(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     squares, sizes = _measured(own, inbox, differ=True)
     receivers, columns, rows = inbox._arrived.edges
     if squares is not None:
-        fast = squares[receivers, columns].sqrt()
+        fast = squares.sqrt()
+        if all(are_tame(x, own) for x in (fast, sizes, inbox.bank_norms)):
+            return _in_slots(fast, inbox, torch.inf), sizes
         doubtful = ~(
             is_tame(sizes, own)[receivers]
             & is_tame(inbox.bank_norms, own)[rows]
@@ -82,16 +84,22 @@ def distances(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     # Huge, tiny and equal models, and those that a matrix product cannot tell apart.
     if doubtful.any():
         fast[doubtful] = _careful(own, sizes, inbox, receivers[doubtful], rows[doubtful])
-    apart = torch.full_like(inbox.slots, torch.inf, dtype=torch.float64).index_put_(
-        (receivers, columns), fast
-    )
-    return apart, sizes
+    return _in_slots(fast, inbox, torch.inf), sizes
+
+
+def _in_slots(values: Tensor, inbox: ReceivedMessages, absent: float) -> Tensor:
+    """(n, k) values of the edges of present messages, in their slots."""
+    if len(values) == inbox.slots.numel():  # edges are in the order of the slots
+        return values.view(inbox.slots.shape)
+    receivers, columns, _ = inbox._arrived.edges
+    table = torch.full_like(inbox.slots, absent, dtype=torch.float64)
+    return table.index_put_((receivers, columns), values)
 
 
 def _measured(
     own: Tensor, inbox: ReceivedMessages, *, differ: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """(n, k) squared distances or scalar products, if C measures them, and norms of own (n,)."""
+    """(e,) squared distances or scalar products, if C measures them, and norms of own (n,)."""
     if native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
     return None, norms_of(own, inbox)
@@ -129,8 +137,10 @@ def within(
         clients = close.any(1).nonzero().flatten()
         # Both sides of the comparison have to be exact.
         limits[clients] = factor * careful_norms(own, clients)
-    accepted = (measured <= limits[:, None]) & inbox.present
-    if limits.isinf().any():
+    # The distances of absent messages are infinite, and so are the only limits that accept them.
+    accepted = measured <= limits[:, None]
+    if not limits.isfinite().all():
+        accepted &= inbox.present
         # Where the distance overflows too, infinity <= infinity would accept any huge message: a
         # quarter of both is compared instead.
         receivers, columns = (accepted & measured.isinf()).nonzero(as_tuple=True)
@@ -152,7 +162,7 @@ def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     left = sizes[receivers]
     right = inbox.bank_norms[rows]
     if measured is not None:
-        fast = measured[receivers, columns] / left / right
+        fast = measured / left / right
     elif len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
     elif len(own) * len(inbox.bank) <= DENSE * len(rows):
@@ -171,9 +181,7 @@ def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
             right[doubtful],
         )
         fast[doubtful] = careful_cosines(*pairs).nan_to_num_(nan=0.0)
-    return torch.zeros_like(inbox.slots, dtype=torch.float64).index_put_(
-        (receivers, columns), fast
-    ), sizes
+    return _in_slots(fast, inbox, 0.0), sizes
 
 
 def norms_of(own: Tensor, inbox: ReceivedMessages) -> Tensor:

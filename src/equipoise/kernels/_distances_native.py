@@ -5,7 +5,6 @@ Which messages are finite is not known before the pass, so all messages are meas
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from equipoise.kernels import native
@@ -15,9 +14,10 @@ from equipoise.kernels._received_messages import ReceivedMessages
 
 
 def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[Tensor, Tensor]:
-    """(n, k) squared distances, or scalar products, of own and messages, and norms of own (n,).
+    """(e,) squared distances, or scalar products, of own and messages, and norms of own (n,).
 
-    They are 0 where no message is present. The norms of the bank are cached in the inbox.
+    The edges are those of all messages that are present. The norms of the bank are cached in the
+    inbox.
     """
     receivers, columns, rows = inbox._sent.edges
     # If own is the bank, an edge and its reverse have the same measure, which is computed once.
@@ -34,8 +34,9 @@ def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[
         # blocks than those of the bank alone would make results depend on the order of calls.
         if own.dtype not in native.HALVES or len(own) <= len(inbox.bank):
             _learn_norms(inbox, squares[len(own) :])
-    result = torch.zeros(inbox.slots.shape, dtype=torch.float64, device="cpu")
-    return result.index_put_((receivers, columns), measured), sizes
+    if inbox._arrived is not inbox._sent:
+        measured = measured[inbox.present[receivers, columns]]
+    return measured, sizes
 
 
 def between_rows(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class EdgeIndex:
     def __init__(self, slots: Tensor, mask: Tensor) -> None:
         self.slots = slots
         self.mask = mask
+        # Pairs of messages that rules compare, by the size of their parts; see _message_distances.
+        self.compared_pairs: dict[tuple[int, int], list[Any]] = {}
 
     @cached_property
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:

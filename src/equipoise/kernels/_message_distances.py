@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from equipoise.kernels._blocks import chunks
 from equipoise.kernels._distances import DENSE, SMALL, norms_of
 from equipoise.kernels._distances_dense import squared_distances, squared_distances_of_each
 from equipoise.kernels._distances_native import between_rows
-from equipoise.kernels._edge_index import Group
+from equipoise.kernels._edge_index import EdgeIndex, Group
 from equipoise.kernels._exact import careful_squares, largest_differences
-from equipoise.kernels._norms import is_tame
+from equipoise.kernels._norms import are_tame, is_tame
 from equipoise.kernels._pairs import unordered, unordered_within
 from equipoise.kernels._received_messages import ReceivedMessages
 
@@ -28,6 +28,9 @@ WHOLE = 8
 # Exact distances that are kept for other receivers. Pair, square and scale take 24 bytes: 48 MiB,
 # well below the 256 MiB that kernels may use.
 REMEMBERED = 1 << 21
+
+# Pairs of messages whose numbers are kept with the edges of a graph: 4 MiB.
+KEPT_PAIRS = 1 << 19
 
 # A sum of squares below this may have terms below 2.2e-308, which lose digits, or vanish below
 # 4.9e-324. Here all terms that matter, down to a share of 1e-16 and less, are normal numbers.
@@ -81,28 +84,59 @@ def _centered_distances(
 def _native_distances(inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:
     """The same by the C kernels, for the pairs of messages that a receiver has to compare."""
     sent = inbox if inbox._is_examined else inbox._trusted()
-    for group in sent._arrived.groups:
+    for piece, (left, right), places in _compared_pairs(sent._arrived, len(inbox.bank)):
+        found = between_rows(inbox, left, right)
+        # The first measurement shows which messages are finite. Nothing has been yielded yet.
+        if sent is not inbox and not inbox.present.equal(sent.present):
+            yield from _native_distances(inbox)
+            return
+        # The last place is the distance of a message to itself.
+        squares = torch.cat([found, found.new_zeros(1)])[places]
+        if not all(are_tame(x, inbox.bank) for x in (inbox.bank_norms, found.sqrt())):
+            doubts = torch.cat([_is_doubtful(inbox, left, right, found), left.new_zeros(1).bool()])
+            squares = _mended(squares, doubts[places], inbox, piece.rows)
+        yield piece, squares
+
+
+ComparedPairs = tuple[Group, tuple[Tensor, Tensor], Tensor]
+
+
+def _compared_pairs(index: EdgeIndex, m: int) -> Iterable[ComparedPairs]:
+    """Some receivers at a time, the pairs of their messages, and (r, c, c) the place of each pair.
+
+    Small ones are kept with the edges: they are the same in all rounds of a fixed graph.
+    """
+    size = sum(len(group.rows) * group.rows.shape[1] ** 2 for group in index.groups)
+    if size > KEPT_PAIRS:
+        return _number_pairs(index, m)
+    key = (BUDGET, m)
+    if key not in index.compared_pairs:
+        index.compared_pairs = {key: list(_number_pairs(index, m))}
+    return index.compared_pairs[key]
+
+
+def _number_pairs(index: EdgeIndex, m: int) -> Iterator[ComparedPairs]:
+    for group in index.groups:
         count = group.rows.shape[1]
         left, right = torch.triu_indices(count, count, offset=1, device="cpu")
         for piece in _pieces(group, count * count):
-            pairs, inverse = unordered_within(piece.rows, len(inbox.bank))
-            found, doubts = _native_squares(inbox, *pairs)
-            # The first measurement shows which messages are finite. Nothing has been yielded yet.
-            if sent is not inbox and not inbox.present.equal(sent.present):
-                yield from _native_distances(inbox)
-                return
-            squares = torch.zeros(*piece.rows.shape, count, dtype=torch.float64, device="cpu")
-            doubtful = torch.zeros_like(squares, dtype=torch.bool)
-            squares[:, left, right] = squares[:, right, left] = found[inverse]
-            doubtful[:, left, right] = doubts[inverse]
-            yield piece, _mended(squares, doubtful, inbox, piece.rows)
+            pairs, inverse = unordered_within(piece.rows, m)
+            places = torch.full((*piece.rows.shape, count), len(pairs[0]), device="cpu")
+            places[:, left, right] = places[:, right, left] = inverse
+            yield piece, pairs, places
 
 
 def _native_squares(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) squared distances between rows of the bank, and which of them are doubtful."""
     squares = between_rows(inbox, left, right)
+    return squares, _is_doubtful(inbox, left, right, squares)
+
+
+def _is_doubtful(
+    inbox: ReceivedMessages, left: Tensor, right: Tensor, squares: Tensor
+) -> Tensor:
     tame = is_tame(inbox.bank_norms, inbox.bank)
-    return squares, ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
+    return ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
 
 def _all_squares(inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:

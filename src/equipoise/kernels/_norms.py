@@ -26,8 +26,8 @@ def norms(x: Tensor) -> Tensor:
 
 def mended_norms(fast: Tensor, x: Tensor) -> Tensor:
     """Norms of the rows of ``x``, computed again where the fast result may be inaccurate."""
-    doubtful = (~is_tame(fast, x)).nonzero().flatten()
-    if len(doubtful):
+    if not are_tame(fast, x):
+        doubtful = (~is_tame(fast, x)).nonzero().flatten()
         fast[doubtful] = careful_norms(x, doubtful)
     return fast
 
@@ -42,20 +42,32 @@ def _sums_of_squares(x: Tensor) -> Tensor:
 
 def are_finite(x: Tensor) -> Tensor:
     """(rows,) whether all values are finite, and the norm fits a float64."""
-    if x.dtype == torch.float64 or native.serves(x):
+    if x.dtype == torch.float64:
         return norms(x).isfinite()
     # A sum is half the work of a norm, and finite only if all terms are. It may overflow although
     # they are; then the norms decide.
     sums = x.sum(1, dtype=torch.float32)
-    if sums.isfinite().all():
-        return torch.ones_like(sums, dtype=torch.bool)
-    return norms(x).isfinite()
+    finite = sums.isfinite()
+    return finite if finite.all() else norms(x).isfinite()
 
 
 def is_tame(sizes: Tensor, x: Tensor) -> Tensor:
     """Whether models of these norms can be subtracted and squared in the compute dtype of ``x``."""
-    low, high = TAME_FLOAT64 if compute_dtype(x) == torch.float64 else TAME_FLOAT32
+    low, high = _tame_range(x)
     return (sizes > low) & (sizes < high)
+
+
+def are_tame(sizes: Tensor, x: Tensor) -> bool:
+    """Whether `is_tame` holds for all sizes, in fewer steps than finding out for which."""
+    if not sizes.numel():
+        return True
+    low, high = _tame_range(x)
+    smallest, largest = sizes.aminmax()  # NaN reaches both, and compares as False
+    return low < float(smallest) and float(largest) < high
+
+
+def _tame_range(x: Tensor) -> tuple[float, float]:
+    return TAME_FLOAT64 if compute_dtype(x) == torch.float64 else TAME_FLOAT32
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -88,7 +89,9 @@ class Inbox(ReceivedMessages):
         if not is_floating(received) or received.dim() != 2:
             expected = "a floating-point tensor of shape (k, d)"
             raise ValueError(f"received must be {expected}, found {describe(received)}")
-        return cls(received.detach(), torch.arange(len(received), device=received.device)[None])
+        if received.is_meta or cls is not Inbox:
+            return cls(received.detach(), _all_rows(len(received), received.device))
+        return _inbox_of_one(len(received), received.device).with_bank(received.detach())
 
     @classmethod
     def collect(
@@ -228,6 +231,27 @@ class Inbox(ReceivedMessages):
             if known is not None:
                 part._memo.put(name, (self.bank,), known)
         return part
+
+
+def _all_rows(k: int, device: torch.device) -> Tensor:
+    return torch.arange(k, device=device)[None]
+
+
+@lru_cache(maxsize=16)
+def _template_of_one(k: int, device: torch.device) -> Inbox:
+    """An inbox of k messages without values, whose edges are found once for all calls."""
+    # Tensors made under inference_mode have no count of in-place changes.
+    with torch.inference_mode(False):
+        return Inbox(torch.empty(k, 0, device=device), _all_rows(k, device))
+
+
+def _inbox_of_one(k: int, device: torch.device) -> Inbox:
+    template = _template_of_one(k, device)
+    # Its ids are part of the inboxes that are handed out, and may have been modified there.
+    if any(x._version for x in template._ids):
+        _template_of_one.cache_clear()
+        template = _template_of_one(k, device)
+    return template
 
 
 def _as_wire_dtype(dtype: torch.dtype | None, like: Tensor) -> torch.dtype:

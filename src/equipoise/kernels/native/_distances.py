@@ -19,6 +19,8 @@ from equipoise.kernels.native._library import function, in_threads, tile_rows
 
 # Pairs that are measured at a time, at least. Lanes of each take 64 bytes per thread: 8 MiB.
 PAIRS = 1 << 17
+# Rows of a matrix below which tiles would have too many rows that are measured for nothing.
+FEW_ROWS = 8
 
 
 def squared_norms(x: Tensor) -> Tensor:
@@ -111,20 +113,25 @@ def measure(
         low = torch.minimum(left, right)
         high = torch.maximum(left, right)
         return _measure_tiles(x, rows, low, high, differ)
-    blocks = max(1, len(left) // PAIRS)
+    blocks = len(left) // PAIRS
+    if blocks < 2:
+        ends = (left.contiguous(), right.contiguous())
+        return _measure_pairs(x, rows, (0, 0), ends, len(left), differ)
     chunks = zip(left.contiguous().chunk(blocks), right.contiguous().chunk(blocks), strict=True)
     found = [_measure_pairs(x, rows, (0, 0), ends, len(ends[0]), differ) for ends in chunks]
     measures, norms = zip(*found, strict=True)
     # Each block measures the norms of all rows, in the same order and so with the same result.
-    return measures[0] if blocks == 1 else torch.cat(measures), norms[0]
+    return torch.cat(measures), norms[0]
 
 
 def _is_between(matrices: Sequence[Tensor], left: Tensor, right: Tensor) -> bool:
     """Whether pairs are of one row of each of two matrices, and two thirds of all such pairs."""
-    if len(matrices) != 2 or 3 * len(left) <= 2 * len(matrices[0]) * len(matrices[1]):
+    if len(matrices) != 2 or min(map(len, matrices)) < FEW_ROWS:
         return False
-    first = len(matrices[0])
-    return len(left) > 6 and int(left.max()) < first and int(right.min()) >= first
+    first, second = map(len, matrices)
+    if 3 * len(left) <= 2 * first * second:
+        return False
+    return int(left.max()) < first and int(right.min()) >= first
 
 
 def _measure_between(

@@ -171,6 +171,8 @@ def in_threads(run: Callable[[int], int], parts: int, cost: int) -> list[int]:
         ValueError: A kernel was called beyond one of its limits.
     """
     threads = min(torch.get_num_threads(), parts) if cost >= SINGLE_THREADED else 1
+    if threads == 1:
+        return [checked(run(part)) for part in range(parts)]
     remaining = iter(range(parts))
 
     def work() -> list[int]:

@@ -19,6 +19,7 @@ from equipoise.kernels.native._calls import (
     is_streamed,
     over_columns,
     pointer,
+    row_addresses,
 )
 from equipoise.kernels.native._library import function, list_edges
 
@@ -40,7 +41,8 @@ class SumLists(NamedTuple):
 
     List j has ``rows[starts[j]:starts[j + 1]]``. The sum of list j is the result of receiver
     ``targets[j]``. If that is negative, it is inner row ``-1 - targets[j]``: later lists can add it
-    as row ``count + inner row``, for matrices of ``count`` rows in total.
+    as row ``count + inner row``, for matrices of ``count`` rows in total. Without inner rows, there
+    is one list for each receiver, in their order.
     """
 
     starts: Integers
@@ -88,7 +90,7 @@ def list_sums(
         blocks = in_float32(matrices, out, receivers)
         # A list, not a generator: after a sum that is not finite, all blocks are still written.
         return all([list_sums(part, lists, sums) for part, sums in blocks])
-    sources = addresses(matrices).numpy()
+    sources = row_addresses(matrices)
     used = np.zeros(len(sources) + lists.inner_rows, dtype=bool)
     used[lists.rows] = True
     used[len(sources) :] = True
@@ -97,10 +99,12 @@ def list_sums(
         edges = (used.cumsum() - 1)[edges]
         sources = sources[used[: len(sources)]]
     weights = lists.weights.astype(NUMPY_DTYPES[out.dtype])
-    inner_list = lists.targets < 0
-    results = _result_addresses(out, receivers)[np.where(inner_list, 0, lists.targets)]
-    results[inner_list] = 0
-    inner = len(sources) - 1 - lists.targets
+    results = row_addresses([out])
+    results = results if receivers is None else results[receivers]
+    inner = lists.targets
+    if lists.inner_rows:
+        results = np.where(inner < 0, 0, results[np.maximum(inner, 0)])
+        inner = len(sources) - 1 - inner
     call = function("sums", out)
     rows = (pointer(sources), len(sources), len(sources) + lists.inner_rows)
     listed = tuple(pointer(x) for x in (lists.starts, edges, weights, inner))
@@ -127,7 +131,7 @@ def dense_sums(
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         return all([dense_sums(part, edges, sums) for part, sums in blocks])
-    sources = addresses(matrices).numpy()
+    sources = row_addresses(matrices)
     owners = np.repeat(np.arange(len(edges.starts) - 1), np.diff(edges.starts))
     in_first = edges.rows < len(matrices[0])
     rows, places = np.unique(edges.rows[in_first], return_inverse=True)
@@ -140,7 +144,8 @@ def dense_sums(
     extra_weights = np.zeros(shape[0], dtype=matrix.dtype)
     extra_weights[owners[~in_first]] = edges.weights[~in_first]
     used = sources[rows]
-    results = _result_addresses(out, receivers)
+    results = row_addresses([out])
+    results = results if receivers is None else results[receivers]
     call = function("dense_sums", out)
     arrays = (matrix, extra, extra_weights)
     sums = (pointer(used), len(used), *map(pointer, arrays), len(matrix), pointer(results))
@@ -166,8 +171,3 @@ def interpolate(own: Tensor, other: Tensor, shares: Tensor, out: Tensor) -> bool
         return call(*sources, start, stop, is_streamed(out))
 
     return over_columns(run, out.shape[1], len(out))
-
-
-def _result_addresses(out: Tensor, receivers: Integers | None) -> Integers:
-    found = addresses([out]).numpy()
-    return found if receivers is None else found[receivers]

@@ -26,9 +26,12 @@ TARGET static ALWAYS_INLINE void NAME(tile)(const SCALAR *const *left, int lefts
 /* Adds totals of lanes to sums of double precision, and sets them to zero. */
 TARGET static void NAME(flush)(SCALAR *totals, int64_t pairs, double *out) {
     for (int64_t p = 0; p < pairs; p++) {
-        double sum = 0;
-        for (int lane = 0; lane < LANES; lane++) sum += (double)totals[p * LANES + lane];
-        out[p] += sum;
+        double sums[FLUSH_SUMS] = {0};
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane % FLUSH_SUMS] += (double)totals[p * LANES + lane];
+        for (int half = FLUSH_SUMS / 2; half; half /= 2)
+            for (int s = 0; s < half; s++) sums[s] += sums[s + half];
+        out[p] += sums[0];
     }
     memset(totals, 0, (size_t)(pairs * LANES) * sizeof(SCALAR));
 }
@@ -36,7 +39,7 @@ TARGET static void NAME(flush)(SCALAR *totals, int64_t pairs, double *out) {
 /* Pairs with the same left row are taken several at a time. */
 TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
     const SCALAR *strip, const SCALAR *const *at, NAME(panel) *panel, const int64_t *left,
-    const int64_t *right, int64_t pairs, int differ, SCALAR *totals) {
+    const int64_t *right, int64_t pairs, int64_t columns, int differ, SCALAR *totals) {
     int64_t wide = panel->wide;
     for (int64_t p = 0; p < pairs;) {
         const SCALAR *mine = ROW(left[p]), *others[MAX_PARTNERS];
@@ -47,7 +50,7 @@ TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
             others[many] = ROW(right[p + many]);
         p += many;
 #define CASE(rights) \
-    case rights: NAME(tile)(&mine, 1, others, rights, wide, differ, sums); break;
+    case rights: NAME(tile)(&mine, 1, others, rights, columns, differ, sums); break;
         switch (many) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) }
 #undef CASE
     }
@@ -56,7 +59,8 @@ TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
 /* All pairs of the rows of the first `tiles` tiles with all rows from their own tile, or from the
  * tile `others`, on. Rows are filled up to whole tiles. */
 TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, NAME(panel) *panel,
-                                                      int64_t tiles, int64_t others, int differ,
+                                                      int64_t tiles, int64_t others,
+                                                      int64_t columns, int differ,
                                                       SCALAR *totals) {
     int64_t wide = panel->wide, filled = panel->filled, stop = tiles * TILE_ROWS;
     for (int64_t i = 0; i < stop; i += TILE_ROWS) {
@@ -68,7 +72,7 @@ TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, NAME(
                 left[r] = strip + (i + r) * wide;
                 right[r] = strip + (j + r) * wide;
             }
-            NAME(tile)(left, TILE_ROWS, right, TILE_ROWS, wide, differ, totals);
+            NAME(tile)(left, TILE_ROWS, right, TILE_ROWS, columns, differ, totals);
             totals += TILE_ROWS * TILE_ROWS * LANES;
         }
     }
@@ -94,9 +98,9 @@ TARGET static ALWAYS_INLINE void NAME(add_squares)(const SCALAR *const *rows, in
  * columns at a time, flushed every NORM_FLUSH_COLUMNS. Otherwise the results of a rule would depend
  * on the rules that used the same inbox before. */
 TARGET static ALWAYS_INLINE void NAME(squares_of_strip)(
-    const SCALAR *strip, const SCALAR *const *at, int64_t count, int64_t wide, int64_t done,
-    SCALAR *totals, double *norms) {
-    for (int64_t c = 0; c < wide; c += MIN_STRIP) {
+    const SCALAR *strip, const SCALAR *const *at, int64_t count, int64_t wide, int64_t columns,
+    int64_t done, SCALAR *totals, double *norms) {
+    for (int64_t c = 0; c < columns; c += MIN_STRIP) {
         for (int64_t r = 0; r < count; r += 4) {
             const SCALAR *rows[4];
             int some = count - r < 4 ? (int)(count - r) : 4;
@@ -141,12 +145,15 @@ TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_
     for (int64_t c = from; !failed && c < to; c += panel.wide) {
         int in_place = !tiles && NAME(in_place)(&panel, c, to, at);
         const SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
+        /* The columns that exist. Zeros up to a whole MIN_STRIP add nothing. */
+        int64_t columns = to - c < PAIR_STRIP ? (to - c + MIN_STRIP - 1) / MIN_STRIP * MIN_STRIP
+                                              : PAIR_STRIP;
         /* One call for each constant, so that the compiler specializes the loops. */
 #define SQUARES(at) \
-    NAME(squares_of_strip)(strip, at, count, panel.wide, c - from, squares, norms)
+    NAME(squares_of_strip)(strip, at, count, panel.wide, columns, c - from, squares, norms)
 #define PAIRS(at, differ) \
-    NAME(pairs_of_strip)(strip, at, &panel, left, right, pairs, differ, totals)
-#define TILES(differ) NAME(tiles_of_strip)(strip, &panel, tiles, others, differ, totals)
+    NAME(pairs_of_strip)(strip, at, &panel, left, right, pairs, columns, differ, totals)
+#define TILES(differ) NAME(tiles_of_strip)(strip, &panel, tiles, others, columns, differ, totals)
         if (in_place) SQUARES(at);
         else SQUARES(NULL);
         if (tiles && differ) TILES(1);
@@ -209,7 +216,11 @@ TARGET static int NAME(norms)(const SCALAR *const *rows, int64_t count, int64_t 
         memset(totals, 0, sizeof(totals));
         for (int64_t c = from; c < to; c += MIN_STRIP) {
             const SCALAR *at[4];
-            for (int s = 0; s < some; s++) at[s] = rows[r + s] + c;
+            for (int s = 0; s < some; s++) {
+                at[s] = rows[r + s] + c;
+                for (int64_t k = 0; k < MIN_STRIP; k += LINE_SCALARS)
+                    PREFETCH(at[s] + AHEAD_BYTES / (int64_t)sizeof(SCALAR) + k);
+            }
             if (some == 4 && to - c >= MIN_STRIP) NAME(add_squares)(at, 4, totals);
             else for (int s = 0; s < some; s++) {
                 if (to - c < MIN_STRIP) {

@@ -16,13 +16,15 @@
 /* Bytes that are prefetched while rows are packed. */
 #define PREFETCH_BYTES (16 << 10)
 
-/* Columns of a strip: a multiple of ROW_VECTORS and of SUM_VECTORS vectors of each type. */
+/* Columns of a strip: a multiple of ROW_VECTORS vectors of each type. */
 #define MIN_STRIP 64
 #define MAX_STRIP 256
 /* Columns of a strip of distances, the same for any number of rows and pairs. A lane adds 16
  * (AVX-512) to 64 (16-byte vectors) squares of a strip, each with a relative rounding error of at
  * most 2^-24. Sums of equal numbers, whose errors have the same sign, hold 1e-6. */
 #define PAIR_STRIP 256
+/* Sums of lanes that do not wait for each other. */
+#define FLUSH_SUMS 4
 /* Sums of an exact measure that do not wait for each other. */
 #define EXACT_SUMS 32
 /* Columns after which sums of sums are added to a double: 16 more additions per lane. */
@@ -35,10 +37,13 @@
 #define MAX_VALUES 512
 /* Values that need no list of steps: two halves, each sorted in registers. */
 #define MAX_COMPILED (2 * MAX_IN_REGISTERS)
-/* Rows that are compared in place, without packing. */
+/* Rows that are used in place, without packing, and how far ahead they are prefetched. */
 #define IN_PLACE_ROWS 24
+#define AHEAD_BYTES 2048
 /* Rows that one row is compared with at a time, in a sparse graph. */
 #define MAX_PARTNERS 8
+/* Vectors of a sum that do not wait for each other. */
+#define MAX_SUM_VECTORS 8
 /* The largest DENSE_RECEIVERS of all instruction sets. */
 #define MIN_DENSE_RECEIVERS 6
 

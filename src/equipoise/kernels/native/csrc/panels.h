@@ -16,7 +16,20 @@ typedef struct {
     int64_t next;       /* first column of the strip that is prefetched */
     int64_t prefetched; /* number of its rows that are */
     int finite;         /* whether all packed keys are of finite values */
+    int scattered;      /* whether rows can be used in place */
 } NAME(panel);
+
+/* Whether there are few rows, and these do not compete for the same lines of the first-level cache,
+ * as rows that are a power of two apart do: addresses 4 KiB apart share the 8 to 12 lines of a set. */
+static int NAME(are_scattered)(const SCALAR *const *rows, int64_t count) {
+    int bins[4] = {0}, most = 0;
+    if (count > IN_PLACE_ROWS) return 0;
+    for (int64_t r = 0; r < count; r++) {
+        int used = ++bins[(uintptr_t)rows[r] / 1024 % 4];
+        most = used > most ? used : most;
+    }
+    return most <= 8 || count <= 8;
+}
 
 /* By default, a strip of few rows fits the first-level cache. */
 static NAME(panel) NAME(new_panel)(const SCALAR *const *rows, int64_t count, int64_t filled,
@@ -30,6 +43,7 @@ static NAME(panel) NAME(new_panel)(const SCALAR *const *rows, int64_t count, int
     NAME(panel) panel = {
         .memory = allocate(size * width), .rows = rows, .count = count, .filled = filled,
         .wide = wide, .width = width, .start = -width, .prefetched = count, .finite = 1,
+        .scattered = filled == count && NAME(are_scattered)(rows, count),
     };
     if (panel.memory) memset(panel.memory, 0, (size_t)(filled * width) * sizeof(SCALAR));
     return panel;
@@ -126,10 +140,13 @@ TARGET static inline void NAME(prefetch_rows)(const NAME(panel) *panel, const SC
 }
 
 /* Few rows are used in place, except for the incomplete strip at their end: a strip of them fits
- * the first-level cache without packing. Returns whether `at` holds their addresses. */
+ * the first-level cache without packing. Returns whether `at` holds their addresses. Then the strip
+ * AHEAD_BYTES later is prefetched during the work on this one, also beyond the end of a page. */
 static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, const SCALAR **at) {
-    if (panel->count > IN_PLACE_ROWS || to - c < panel->wide) return 0;
+    if (!panel->scattered || to - c < panel->wide) return 0;
     for (int64_t r = 0; r < panel->count; r++) at[r] = panel->rows[r] + c;
+    panel->next = c + AHEAD_BYTES / (int64_t)sizeof(SCALAR);
+    panel->prefetched = panel->next + panel->wide > to ? panel->count : 0;
     return 1;
 }
 

@@ -1,5 +1,4 @@
 /* The vectors of the compiler, for any CPU: VECTOR, and MASK for the result of a comparison. */
-#define SUM_VECTORS 8
 #define ROW_VECTORS 4
 #define DENSE_RECEIVERS 2
 #define TILE_ROWS 3

@@ -1,7 +1,6 @@
 /* Undefine the vectors of an instruction set and a type. */
 #undef SCALAR
 #undef TYPE
-#undef SUM_VECTORS
 #undef ROW_VECTORS
 #undef DENSE_RECEIVERS
 #undef TILE_ROWS

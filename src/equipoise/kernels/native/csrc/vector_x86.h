@@ -4,7 +4,6 @@
  * FLIP reverses the order of negative numbers, whose sign bit is set, and is its own inverse. */
 #define ROW_VECTORS 4
 #ifdef HAS_AVX512
-#define SUM_VECTORS 4
 #define DENSE_RECEIVERS 6
 #define TILE_ROWS 4
 #define VECTOR __m512
@@ -18,7 +17,6 @@
 #define SELECT_LESS(a, b, yes, no) \
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes)
 #else
-#define SUM_VECTORS 8
 #define DENSE_RECEIVERS 2
 #define TILE_ROWS 3
 #define VECTOR __m256
@@ -49,7 +47,6 @@
 #include "vector_undef.h"
 #undef FLIP
 
-#define SUM_VECTORS 8
 #define ROW_VECTORS 4
 #ifdef HAS_AVX512
 #define DENSE_RECEIVERS 6

@@ -63,26 +63,41 @@ TARGET static int NAME(dense_sums)(const SCALAR *const *rows, int64_t count, con
     return NAME(is_zero)(odd);
 }
 
-/* The sum of a single receiver uses each row once, so only the incomplete vectors at the end are
- * worth packing: returns their first column. Not shared with the loop of `sums`, which would
- * become slower. */
-TARGET static int64_t NAME(sum_in_place)(const SCALAR *const *rows, const int64_t *edges,
-                                         const SCALAR *weights, int64_t count, SCALAR *out,
-                                         int64_t from, int64_t to, int stream, VECTOR *odd) {
-    int past = CAN_STREAM(out + from, stream);
-    for (; from + SUM_VECTORS * LANES <= to; from += SUM_VECTORS * LANES) {
-        VECTOR sum[SUM_VECTORS];
-        for (int s = 0; s < SUM_VECTORS; s++) sum[s] = BROADCAST(0);
-        for (int64_t e = 0; e < count; e++)
-            for (int s = 0; s < SUM_VECTORS; s++)
-                sum[s] = MUL_ADD(BROADCAST(weights[e]), LOAD(rows[edges[e]] + from + s * LANES),
-                                 sum[s]);
-        for (int s = 0; s < SUM_VECTORS; s++) {
-            *odd = MUL_ADD(sum[s], BROADCAST(0), *odd);
-            STORE_OR_STREAM(out + from + s * LANES, sum[s], past);
-        }
+/* `vectors` vectors of the sum of weighted rows from column k of a strip on. More of them hide the
+ * latency of additions, each of which waits for the one before. Returns `odd`. */
+TARGET static ALWAYS_INLINE VECTOR NAME(add_edges)(const SCALAR *strip, const SCALAR *const *at,
+                                                   int64_t wide, int64_t k, const int64_t *edges,
+                                                   const SCALAR *weights, int64_t count,
+                                                   int vectors, SCALAR *result, int stream,
+                                                   VECTOR odd) {
+    VECTOR sum[MAX_SUM_VECTORS];
+    for (int s = 0; s < vectors; s++) sum[s] = BROADCAST(0);
+    for (int64_t e = 0; e < count; e++) {
+        const SCALAR *row = ROW(edges[e]) + k;
+        VECTOR weight = BROADCAST(weights[e]);
+        for (int s = 0; s < vectors; s++) sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
     }
-    return from;
+    for (int s = 0; s < vectors; s++) {
+        odd = MUL_ADD(sum[s], BROADCAST(0), odd);
+        STORE_OR_STREAM(result + k + s * LANES, sum[s], stream);
+    }
+    return odd;
+}
+
+/* The sum of one list in a strip. */
+TARGET static ALWAYS_INLINE VECTOR NAME(add_list)(const SCALAR *strip, const SCALAR *const *at,
+                                                  int64_t wide, const int64_t *edges,
+                                                  const SCALAR *weights, int64_t count,
+                                                  SCALAR *result, int stream, VECTOR odd) {
+    int64_t k = 0;
+#define ADD_EDGES(vectors)                                                                        \
+    for (; k + vectors * LANES <= wide; k += vectors * LANES)                                     \
+        odd = NAME(add_edges)(strip, at, wide, k, edges, weights, count, vectors, result, stream, \
+                              odd)
+    ADD_EDGES(MAX_SUM_VECTORS);
+    ADD_EDGES(ROW_VECTORS);
+#undef ADD_EDGES
+    return odd;
 }
 
 /* Sums of weights[e] * row edges[e] over the edges e from starts[i] to starts[i + 1] of list i, in
@@ -98,36 +113,30 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
         return OUT_OF_RANGE;
     for (int64_t i = 0; i < lists; i++)
         if (!out[i] && (!inner || inner[i] < count || inner[i] >= filled)) return OUT_OF_RANGE;
-    VECTOR odd = BROADCAST(0);
-    if (lists == 1 && out[0] && filled == count)
-        from = NAME(sum_in_place)(rows, edges, weights, starts[1], out[0], from, to, stream, &odd);
     NAME(panel) panel = NAME(new_panel)(rows, count, filled, 0);
+    const SCALAR *at[IN_PLACE_ROWS];
     SCALAR spare[MAX_STRIP] ALIGNED;
+    VECTOR odd = BROADCAST(0);
     if (!panel.memory) return NO_MEMORY;
     for (int64_t c = from; c < to; c += panel.wide) {
-        SCALAR *strip = NAME(strip)(&panel, c, to, 0);
+        int in_place = NAME(in_place)(&panel, c, to, at);
+        SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
         for (int64_t i = 0; i < lists; i++) {
+            const int64_t *some = edges + starts[i];
+            const SCALAR *factors = weights + starts[i];
+            int64_t size = starts[i + 1] - starts[i];
             NAME(prefetch)(&panel, i + 1, lists);
-            if (i + 1 < lists)
+            if (i + 1 < lists && !in_place)
                 NAME(prefetch_rows)(&panel, strip, edges + starts[i + 1],
                                     starts[i + 2] - starts[i + 1]);
             SCALAR *result = out[i] ? NAME(target)(out[i], c, to, panel.wide, spare)
                                     : strip + inner[i] * panel.wide;
             int past = out[i] && CAN_STREAM(result, stream);
-            for (int64_t k = 0; k < panel.wide; k += SUM_VECTORS * LANES) {
-                VECTOR sum[SUM_VECTORS];
-                for (int s = 0; s < SUM_VECTORS; s++) sum[s] = BROADCAST(0);
-                for (int64_t e = starts[i]; e < starts[i + 1]; e++) {
-                    const SCALAR *row = strip + edges[e] * panel.wide + k;
-                    VECTOR weight = BROADCAST(weights[e]);
-                    for (int s = 0; s < SUM_VECTORS; s++)
-                        sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
-                }
-                for (int s = 0; s < SUM_VECTORS; s++) {
-                    odd = MUL_ADD(sum[s], BROADCAST(0), odd);
-                    STORE_OR_STREAM(result + k + s * LANES, sum[s], past);
-                }
-            }
+            if (in_place)
+                odd = NAME(add_list)(NULL, at, panel.wide, some, factors, size, result, past, odd);
+            else
+                odd = NAME(add_list)(strip, NULL, panel.wide, some, factors, size, result, past,
+                                     odd);
             if (out[i]) NAME(finish)(out[i], c, to, panel.wide, spare);
         }
     }
