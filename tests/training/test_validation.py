@@ -218,14 +218,9 @@ def test_models_that_do_not_fit(models: Any, t: int, message: str):
 
 
 def test_batching_of_one_client():
-    """vmap takes images with channels last into group_norm for two clients, not for one."""
-
-    class Normalized(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.group_norm(x, 2)
-
+    """vmap takes images with channels last into GroupNorm for two clients, not for one."""
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 3), Normalized(), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
     )
     clients = examples((2, 5, 5), [5, 4])
     with pytest.raises(

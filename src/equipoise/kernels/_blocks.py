@@ -74,6 +74,14 @@ def same_rows(a: Tensor, b: Tensor) -> bool:
     return same_memory and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
+def are_first_rows(a: Tensor, b: Tensor) -> bool:
+    """Whether ``a`` is the first rows of ``b`` in memory, or all of them.
+
+    A simulation writes lies behind the models, so that own models are rows of the bank.
+    """
+    return len(a) <= len(b) and same_rows(a, b[: len(a)])
+
+
 def may_share_memory(a: Tensor, b: Tensor) -> bool:
     """Whether writing to one tensor may change the other: whether their address ranges overlap.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels import native
-from equipoise.kernels._blocks import same_rows
+from equipoise.kernels._blocks import are_first_rows
 from equipoise.kernels._distances_dense import products, squared_distances
 from equipoise.kernels._distances_native import along_edges
 from equipoise.kernels._distances_sparse import (
@@ -185,10 +185,10 @@ def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
 
 
 def norms_of(own: Tensor, inbox: ReceivedMessages) -> Tensor:
-    """(n,) norms of own models; those of the inbox if own is its bank."""
+    """(n,) norms of own models; those of the inbox if own are rows of its bank."""
     # Computed in any case: `Inbox.finite` then needs no other pass over the bank.
     messages = inbox.bank_norms
-    return messages if same_rows(own, inbox.bank) else norms(own)
+    return messages[: len(own)] if are_first_rows(own, inbox.bank) else norms(own)
 
 
 def _is_close(measured: Tensor, around: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from equipoise.kernels import native
-from equipoise.kernels._blocks import same_rows
+from equipoise.kernels._blocks import are_first_rows
 from equipoise.kernels._norms import mended_norms
 from equipoise.kernels._received_messages import ReceivedMessages
 
@@ -20,12 +20,13 @@ def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[
     inbox.
     """
     receivers, columns, rows = inbox._sent.edges
-    # If own is the bank, an edge and its reverse have the same measure, which is computed once.
-    if same_rows(own, inbox.bank):
+    # If own are rows of the bank, an edge and its reverse have the same measure, which is computed
+    # once.
+    if are_first_rows(own, inbox.bank):
         (left, right), inverse = inbox._sent.pairs
-        measured, squares = native.measure([own], left, right, differ=differ)
+        measured, squares = native.measure([inbox.bank], left, right, differ=differ)
         measured = measured[inverse]
-        sizes = _learn_norms(inbox, squares)
+        sizes = _learn_norms(inbox, squares)[: len(own)]
     else:
         matrices = [own, inbox.bank]
         measured, squares = native.measure(matrices, receivers, rows + len(own), differ=differ)

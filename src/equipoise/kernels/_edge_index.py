@@ -40,9 +40,13 @@ class EdgeIndex:
 
     @cached_property
     def pairs(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The distinct pairs of a receiver and a row, if rows are clients, and their inverse."""
+        """The distinct pairs of a receiver and a row, if own are the first rows of the bank.
+
+        The second tensor is the pair of each edge.
+        """
         receivers, _, rows = self.edges
-        return unordered(receivers, rows, len(self.slots))
+        end = max(len(self.slots), int(rows.max()) + 1) if len(rows) else len(self.slots)
+        return unordered(receivers, rows, end)
 
     @cached_property
     def groups(self) -> list[Group]:

@@ -40,8 +40,12 @@ def undo_infinite_norms(vectors: Tensor, previous: Tensor) -> Tensor:
     return vectors.where(fits.view(*vectors.shape[:-1], 1), previous)
 
 
-def interpolate(own: Tensor, other: Tensor, shares: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``shares * own + (1 - shares) * other`` for matrices (n, d), written to ``out`` if given.
+def interpolate(
+    own: Tensor, other: Tensor, shares: Tensor, *, out: Tensor | None = None
+) -> tuple[Tensor, bool]:
+    """``shares * own + (1 - shares) * other`` for matrices (n, d), and whether it is finite.
+
+    The matrix is written to ``out`` if given.
 
     ``shares`` is float64, of shape (n, 1) or (1, 1). ``out`` may be ``own`` or ``other`` itself.
 
@@ -50,11 +54,11 @@ def interpolate(own: Tensor, other: Tensor, shares: Tensor, *, out: Tensor | Non
     """
     mixed = new_output(own, *own.shape) if out is None else out
     if own.dtype in native.SUFFIXES and native.serves(own, other, mixed):
-        native.interpolate(own, other, shares[:, 0].expand(len(own)), mixed)
-        return mixed
+        return mixed, native.interpolate(own, other, shares[:, 0].expand(len(own)), mixed)
     dtype = compute_dtype(own)
     of_own = shares.to(own.device, dtype)
     of_other = (1 - shares).to(own.device, dtype)
+    finite = True
     for columns in chunks(own.shape[1], len(own)):
         left = block(own, columns)
         right = block(other, columns)
@@ -68,5 +72,7 @@ def interpolate(own: Tensor, other: Tensor, shares: Tensor, *, out: Tensor | Non
             part = part.where(part.isfinite(), products)
         # 0 times an infinity is NaN, so that the other side is copied.
         part = torch.where(of_other == 0, left, part)
-        mixed[:, columns] = torch.where(of_own == 0, right, part)
-    return mixed
+        part = torch.where(of_own == 0, right, part)
+        finite &= bool(part.sum().isfinite())
+        mixed[:, columns] = part
+    return mixed, finite

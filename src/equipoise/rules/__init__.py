@@ -10,7 +10,7 @@ from equipoise.rules.fltrust import FLTrust
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.median import Median
-from equipoise.rules.mixing import as_shares, mix
+from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.scclip import SCClip
@@ -40,6 +40,7 @@ __all__ = [
     "as_tolerated",
     "at_most_one_warning",
     "mix",
+    "mix_and_check",
     "own_share",
     "run_exchanges",
     "uniform",

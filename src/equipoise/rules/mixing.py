@@ -40,19 +40,31 @@ def mix(
     >>> eq.mix(own, aggregate, out=aggregate) is aggregate
     True
     """
+    return mix_and_check(own, model, alpha, out=out)[0]
+
+
+@torch.no_grad()
+def mix_and_check(
+    own: Tensor, model: Tensor, alpha: float | Tensor, *, out: Tensor | None = None
+) -> tuple[Tensor, bool]:
+    """The result of `mix`, and whether it is finite, which takes no further pass over it.
+
+    A sum of many finite values may overflow, so that a large result may count as not finite.
+    """
     _check_models(own, model)
     shares = as_shares(alpha, own)
     # The kernel takes matrices: one client is a matrix of one row.
     mine = torch.atleast_2d(own.detach())
     theirs = torch.atleast_2d(model.detach())
     if out is None:
-        return interpolate(mine, theirs, shares).view(own.shape)
+        mixed, finite = interpolate(mine, theirs, shares)
+        return mixed.view(own.shape), finite
     others = [x for x in (own, model) if not (isinstance(out, Tensor) and same_rows(out, x))]
     check_target(out, own, others)
     # Native kernels write to the memory of out, which torch does not notice.
     torch.autograd.graph.increment_version(out)
-    interpolate(mine, theirs, shares, out=torch.atleast_2d(out))
-    return out
+    finite = interpolate(mine, theirs, shares, out=torch.atleast_2d(out))[1]
+    return out, finite
 
 
 def as_shares(alpha: object, own: Tensor) -> Tensor:

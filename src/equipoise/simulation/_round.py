@@ -12,7 +12,7 @@ from equipoise import kernels
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import describe
 from equipoise.metrics import consensus_error
-from equipoise.rules import mix
+from equipoise.rules import mix_and_check
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
 from equipoise.simulation._round_inputs import wants
@@ -43,6 +43,7 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     exchanges = None
     out = Aggregated(own)
     models = own
+    finite = False
     if rule is not None:
         routes = workspace.routes(settings, topology, before.models)
         inputs = _round_inputs(settings, before, rule, routes.malicious_neighbors, own)
@@ -53,12 +54,15 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
         with watch.phase("mix"):
             # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
             is_ours = out.model is inputs["out"]
-            models = mix(own, out.model, alpha, out=inputs["out"] if is_ours else None)
+            target = inputs["out"] if is_ours else None
+            models, finite = mix_and_check(own, out.model, alpha, out=target)
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
         if settings.trained is not None:
             values["idle"] = float(settings.n - len(settings.trained))
-        diverged = _newly_diverged(settings, before, models)
+        # The norm of finite models may overflow, in float64 only.
+        finite = finite and models.dtype != torch.float64
+        diverged = () if finite else _newly_diverged(settings, before, models)
     clients: dict[str, Any] = {}
     if is_evaluated(t, settings.evaluate_every, before.total):
         with watch.phase("measure"):

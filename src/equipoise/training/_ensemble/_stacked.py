@@ -128,14 +128,12 @@ class Stacked:
     def takes_channels_last(self, x: Tensor) -> bool:
         """Whether images should have their channels last in memory.
 
-        Convolutions on a CPU are faster then, but group normalization is slower by more than that,
-        and a module that calls ``view`` on images needs them contiguous.
+        Convolutions on a CPU are faster then, but a module that calls ``view`` on images needs
+        them contiguous.
         """
         on_cpu = self.device.type == "cpu" and self.dtype == torch.float32
-        layers = list(self.model.modules())
-        convolves = any(isinstance(layer, nn.Conv2d) for layer in layers)
-        normalizes_groups = any(isinstance(layer, nn.GroupNorm) for layer in layers)
-        if not on_cpu or x.dim() != 4 or not convolves or normalizes_groups:
+        convolves = any(isinstance(part, nn.Conv2d) for part in self.model.modules())
+        if not on_cpu or x.dim() != 4 or not convolves:
             return False
         try:
             with torch.no_grad(), self.forked_generators(), self.replica() as replica:
