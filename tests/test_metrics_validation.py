@@ -76,6 +76,22 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
             lambda: ErrorRate(MODEL, X, Y)(torch.zeros(9)),
             "models must be float32 (n, 9) like flatten(model), found",
         ),
+        (
+            lambda: ErrorRate(MODEL, X, Y, sample=0),
+            "sample must be an integer from 1 to 4, found 0",
+        ),
+        (
+            lambda: MeanSquaredError(MODEL, X, X, sample=5),
+            "sample must be an integer from 1 to 4, found 5",
+        ),
+        (
+            lambda: ErrorRate(MODEL, X, Y, sample=0.5),
+            "sample must be an integer from 1 to 4, found 0.5",
+        ),
+        (
+            lambda: ErrorRate(MODEL, X, Y, sample=2, seed=-1),
+            "seed must be an integer >= 0, found -1",
+        ),
         (lambda: ErrorRate(lambda x: x, X, Y), "module must be a torch.nn.Module, found function"),
         (
             lambda: MeanSquaredError(MODEL, X, torch.ones(4, 3) > 0),

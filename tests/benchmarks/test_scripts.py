@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import attacks as attack_times
-from benchmarks import goals, kernels, peers, picture, scale, tables, workloads
+from benchmarks import evaluation, goals, kernels, peers, picture, scale, tables, workloads
 from benchmarks.racing import Row
 from benchmarks.results import Results, save
 from benchmarks.scale import ScaleRow
@@ -56,6 +57,22 @@ def test_kernels_script(
     assert [row["rule"] for row in stored["scale"]] == list(scale.SCALE_RULES)
     assert "\n| rule | 8x4x60 | 1x5x60 |\n|---|---:|---:|\n| `FedAvg` | " in printed
     assert "\n| 40x4x40 | `FedAvg` | " in printed
+
+
+def test_evaluation_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {name: replace(w, n=2, examples=9) for name, w in evaluation.WORKLOADS.items()}
+    monkeypatch.setattr(evaluation, "WORKLOADS", small)
+    monkeypatch.setattr(evaluation, "GOAL", math.inf)
+    file = tmp_path / "evaluation.json"
+    assert evaluation.main(["--repeats", "1", "--json", str(file)]) == 0
+    assert json.loads(file.read_text()).keys() == {"threads", *small}
+    printed = capsys.readouterr().out
+    assert all(f"\n| {name} | 2 | 9 | " in printed for name in small)
+    for work in small.values():
+        run = evaluation.Evaluation(work)
+        assert all(loop() == pytest.approx(run.run_ours()) for _, loop in run.loops())
 
 
 @needs_proc

@@ -282,7 +282,7 @@ def slow(models, t, pull=pull):
     return pull(models, t)
 
 slow.__qualname__ = pull.__qualname__
-run = everything_redrawn(trainer=slow, total=1000)
+run = everything_redrawn(trainer=slow, total=1000, evaluate_every=1)
 try:
     run.run(checkpoint=sys.argv[1])
 except KeyboardInterrupt:
@@ -308,5 +308,5 @@ def test_ctrl_c_in_a_terminal(path: Path) -> None:
     t = int(last.split()[1])
     assert last == f"stopped {t} {t} {t}"
     assert 3 <= t < 20
-    run, whole = everything_redrawn(total=1000), everything_redrawn(total=1000)
+    run, whole = (everything_redrawn(total=1000, evaluate_every=1) for _ in range(2))
     assert ended(run, rounds=t + 5, checkpoint=path) == ended(whole, rounds=t + 5)

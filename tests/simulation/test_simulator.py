@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise import attacks
+from equipoise.simulation._evaluation import is_evaluated
 from tests.simulation.small_runs import (
     GRAPH,
     MALICIOUS,
@@ -194,6 +195,28 @@ def test_evaluate_every() -> None:
         3,
         4,
     ]
+
+
+@pytest.mark.parametrize(
+    ("total", "step"), [(1, 1), (99, 1), (100, 1), (101, 2), (200, 2), (250, 3), (1001, 11)]
+)
+def test_default_evaluations(total: int, step: int) -> None:
+    expected = sorted({*range(step - 1, total, step), total - 1})
+    assert [t for t in range(total) if is_evaluated(t, None, total)] == expected
+    assert len(expected) <= 101
+
+
+def test_long_run_by_default() -> None:
+    run = simulator(total=250)
+    run.run(7)
+    assert [one.t for one in run.history.evaluated] == [2, 5]
+    assert run.run().evaluated[-1].t == 249
+    assert len(run.history.evaluated) == 84
+
+
+def test_steps_without_total() -> None:
+    run = simulator(total=None)
+    assert all(run.step().clients for _ in range(102))
 
 
 def test_diverging_run() -> None:

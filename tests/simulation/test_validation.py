@@ -44,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:trainer has no state_dict")
         ({"total": 0}, "total must be an integer at least 1, found 0"),
         ({"evaluate_every": 0}, "evaluate_every must be an integer at least 1, found 0"),
         ({"evaluate_every": 2.0}, "evaluate_every must be an integer at least 1, found 2.0"),
-        ({"evaluate_every": None}, "evaluate_every must be an integer at least 1, found None"),
+        ({"evaluate_every": "1"}, "evaluate_every must be an integer at least 1, found '1'"),
         ({"seed": -1}, "seed must be an integer at least 0, found -1"),
         ({"metrics": {"a": 3}}, r"metrics\['a'\] must be a function, found int"),
         ({"metrics": {1: distance}}, "metrics must be functions by name, found 1 for a name"),

@@ -12,10 +12,21 @@ from equipoise._utils.validation import describe
 MetricFunction = Callable[[Tensor], Tensor]
 
 
-def is_evaluated(t: int, evaluate_every: int | Container[int], total: int | None) -> bool:
-    """Whether metrics are measured after round t; after the last round they always are."""
+EVALUATIONS = 100  # of a run by default: enough for a curve
+
+
+def is_evaluated(t: int, evaluate_every: int | Container[int] | None, total: int | None) -> bool:
+    """Whether metrics are measured after round t; after the last round they always are.
+
+    >>> from equipoise.simulation._evaluation import is_evaluated
+    >>> [t for t in range(250) if is_evaluated(t, None, 250)][:3]
+    [2, 5, 8]
+    """
     if total is not None and t + 1 == total:
         return True
+    if evaluate_every is None:
+        # Rounded up: at most that many evenly spaced rounds, and the last one.
+        evaluate_every = 1 if total is None else -(-total // EVALUATIONS)
     if isinstance(evaluate_every, int):
         # Rounds count from 0: 10 evaluates after the rounds 9, 19, ...
         return (t + 1) % evaluate_every == 0

@@ -35,7 +35,7 @@ class Settings:
     idle: Tensor
     alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor]
     metrics: dict[str, MetricFunction]
-    evaluate_every: int | Container[int]
+    evaluate_every: int | Container[int] | None
     tolerated: int | Tensor | None
     loss_of: Callable[[int], Callable[..., Tensor]] | None
     keep_nonfinite: bool

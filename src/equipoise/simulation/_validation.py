@@ -35,7 +35,8 @@ def check_models(models: object) -> None:
 def check_evaluation(evaluate_every: object, metrics: object) -> None:
     """Raise unless these are named functions, and rounds to call them after."""
     # A string is a container as well, of characters.
-    if isinstance(evaluate_every, str) or not isinstance(evaluate_every, Container):
+    is_rounds = isinstance(evaluate_every, Container) and not isinstance(evaluate_every, str)
+    if evaluate_every is not None and not is_rounds:
         check_count("evaluate_every", evaluate_every, 1)
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")

@@ -77,7 +77,8 @@ class Simulator(Settings):
         total: number of rounds, which BALANCE must know; `run` sets it if it is not given.
         metrics: functions from models (n, d) to values (n,), by name.
         evaluate_every: measure metrics after every that many rounds, or after the rounds in a
-            container; the last round is always evaluated.
+            container; the last round is always evaluated. By default, that is every round of up to
+            100 or of an unknown ``total``, and about 100 evenly spaced rounds of a longer run.
         tolerated: how many malicious neighbors rules expect: a number, or one per client (n,). The
             default is the number that the rule was made with, ``Krum(tolerated=2)``, or else the
             true number in the graph of the round, as in the BALANCE paper: 0 without an attack.
@@ -118,7 +119,7 @@ class Simulator(Settings):
         alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor] = 0.5,
         total: int | None = None,
         metrics: Mapping[str, MetricFunction] | None = None,
-        evaluate_every: int | Container[int] = 1,
+        evaluate_every: int | Container[int] | None = None,
         tolerated: int | Tensor | None = None,
         loss_of: Callable[[int], Callable[..., Tensor]] | None = None,
         keep_nonfinite: bool = False,
@@ -157,7 +158,7 @@ class Simulator(Settings):
         idle = torch.zeros_like(mask)
         if not train_malicious and are_unheard(mask, attack, trainer):
             idle = mask
-        if not isinstance(evaluate_every, Container):
+        if evaluate_every is not None and not isinstance(evaluate_every, Container):
             evaluate_every = int(evaluate_every)  # a number of numpy
         super().__init__(
             trainer=trainer,
