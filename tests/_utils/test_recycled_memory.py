@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import pytest
@@ -45,9 +46,34 @@ def test_referenced_memory_stays(keep) -> None:  # type: ignore[no-untyped-def]
 def test_memory_of_other_sizes_is_freed() -> None:
     memory = RecycledMemory()
     used = memory.take(LIKE, 5)
-    for size in (1, 2, 3):
+    for size in (1, 2, 40):
         memory.take(LIKE, size)
-    assert [array.nbytes for array in memory._arrays] == [used.nbytes, 12]
+    assert [array.nbytes for array in memory._arrays] == [used.nbytes, 160]
+
+
+def test_larger_memory_serves() -> None:
+    """The smallest array that is large enough is used, unless most of it would be wasted."""
+    memory = RecycledMemory()
+    large = memory.take(LIKE, 100)
+    small = memory.take(LIKE, 40)
+    address = small.data_ptr()
+    del large, small
+    assert memory.take(LIKE, 30).data_ptr() == address
+    assert memory.take(LIKE, 9).data_ptr() != address
+
+
+def test_threads_get_different_memory() -> None:
+    memory = RecycledMemory()
+
+    def work(i: int) -> bool:
+        for _ in range(200):
+            mine = memory.take(LIKE, 50).fill_(i)
+            if not (mine == i).all():
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
 
 
 def test_dtype_and_shape() -> None:

@@ -254,7 +254,7 @@ def test_legend_has_all_contenders() -> None:
     assert labels == [
         "equipoise",
         "plain loop",
-        "plain loop, channels last",
+        "channels last",
         "vmap",
         "plain loop, byzfl's rules",
     ]

@@ -1,4 +1,4 @@
-"""Gradients of linear networks equal those of autograd."""
+"""Steps of linear networks equal those of autograd."""
 
 from __future__ import annotations
 
@@ -36,48 +36,60 @@ def stacked(model: nn.Module) -> tuple[Stacked, Tensor]:
     return architecture, torch.randn(3, architecture.d, generator=generator)
 
 
+def descended(
+    make: Any, x: Tensor, y: Tensor, loss: BatchLoss, momentum: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Models and velocities after a step at rate 0.1 from velocities of ones."""
+    architecture, models = stacked(make())
+    network = LinearNetwork.of(architecture, x[0])
+    assert network is not None
+    velocity = torch.ones_like(models)
+    velocities = architecture.parts(velocity) if momentum else None
+    network.descend(architecture.parts(models), x, y, loss, 0.1, velocities, momentum)
+    return models, velocity
+
+
+@pytest.fixture(params=[1 << 14, 1], ids=["together", "one by one"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products for all clients at once, and for one client after the other."""
+    monkeypatch.setattr("equipoise.training._linear_networks.LARGE", request.param)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_gradients_equal_autograd(make: Any, reduction: Any) -> None:
-    architecture, models = stacked(make())
-    network = LinearNetwork.of(architecture, X[0])
-    assert network is not None
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_step_equals_autograd(make: Any, reduction: Any, momentum: float) -> None:
     loss = BatchLoss(cross_entropy, reduction)
-    parts = architecture.parts(models)
-    found = network.gradients(parts, X, Y, loss)
-    leaves = [part.detach().requires_grad_() for part in parts]
-    losses = loss.of_each(architecture.apply(leaves, X), Y)
-    expected = torch.autograd.grad(losses.sum(), leaves)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.manual_seed(0)
+    models, velocity = descended(make, X, Y, loss, momentum)
+    architecture, before = stacked(make())
+    leaf = before.clone().requires_grad_()
+    losses = loss.of_each(architecture.apply(architecture.parts(leaf), X), Y)
+    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+    step = momentum + gradient if momentum else gradient
+    torch.testing.assert_close(models, before - 0.1 * step)
+    if momentum:
+        torch.testing.assert_close(velocity, step)
 
 
 def test_images_are_flattened() -> None:
-    architecture, models = stacked(nn.Sequential(nn.Flatten(), nn.Linear(6, 4)))
-    images = X.view(3, 5, 1, 2, 3)
-    network = LinearNetwork.of(architecture, images[0])
-    assert network is not None
     loss = BatchLoss(cross_entropy, "mean")
-    parts = architecture.parts(models)
-    for one, other in zip(
-        network.gradients(parts, images, Y, loss),
-        network.gradients(parts, X, Y, loss),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
+    images = X.view(3, 5, 1, 2, 3)
+    flattened = descended(NETWORKS["flattened"], images, Y, loss)[0]
+    assert torch.equal(flattened, descended(NETWORKS["flattened"], X, Y, loss)[0])
 
 
 def test_regression() -> None:
-    architecture, models = stacked(nn.Linear(6, 1))
-    network = LinearNetwork.of(architecture, X[0])
-    assert network is not None
-    parts = architecture.parts(models)
     y = Y[..., None].float()
-    weight, bias = network.gradients(parts, X, y, BatchLoss(mse_loss, "mean"))
+    after = descended(lambda: nn.Linear(6, 1), X, y, BatchLoss(mse_loss, "mean"))[0]
+    architecture, before = stacked(nn.Linear(6, 1))
+    weight, bias = architecture.parts(before)
     # The gradient of the mean of (x w + b - y)^2 is 2 (x w + b - y) x / 5.
-    error = torch.baddbmm(parts[1][:, None], X, parts[0].mT) - y
-    torch.testing.assert_close(weight, 2 / 5 * error.mT @ X)
-    torch.testing.assert_close(bias, 2 / 5 * error.sum(1))
+    error = torch.baddbmm(bias[:, None], X, weight.mT) - y
+    new_weight, new_bias = architecture.parts(after)
+    torch.testing.assert_close(new_weight, weight - 0.1 * 2 / 5 * error.mT @ X)
+    torch.testing.assert_close(new_bias, bias - 0.1 * 2 / 5 * error.sum(1))
 
 
 class Shared(nn.Sequential):

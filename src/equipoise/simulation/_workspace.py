@@ -17,11 +17,12 @@ class Workspace:
     run may keep models of any round: see `RecycledMemory`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.memory = RecycledMemory()
         self._source: Topology | None = None
         self._routes: Routes | None = None
-        self._lies = 0  # the largest number of lies so far
+        # The largest number of lies so far; at first a guess, that each attacker tells one.
+        self._lies = int(settings.attackers.sum())
 
     def routes(self, settings: Settings, topology: Topology, models: Tensor) -> Routes:
         """The routes of this graph."""

@@ -184,7 +184,7 @@ class Simulator(Settings):
             trainer_state=None,
             history=History(n, mask, name),
         )
-        self._workspace = Workspace()
+        self._workspace = Workspace(self)
         self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._ensemble._stacked import Backend
 from equipoise.training._examples import Batch, Examples
 
@@ -60,11 +61,11 @@ class Batches:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def gather(self, i: int, positions: Tensor) -> Batch:
+    def gather(self, i: int, positions: Tensor, memory: RecycledMemory) -> Batch:
         """The batch of block i, of the examples at ``positions (n, b)`` of all n clients.
 
         Called by the thread that processes the block: all batches at once could take more memory
         than the models.
         """
         clients, rows, length = self._blocks[i]
-        return Batch(rows, *self._examples.take(clients, positions[clients, :length]))
+        return Batch(rows, *self._examples.take(clients, positions[clients, :length], memory))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.validation import describe
 
 Pair = tuple[Tensor, Tensor]
@@ -121,29 +122,32 @@ class Examples:
             replaced_by=replaced_by,
         )
 
-    def take(self, clients: Tensor, positions: Tensor) -> Pair:
+    def take(
+        self, clients: Tensor, positions: Tensor, memory: RecycledMemory | None = None
+    ) -> Pair:
         """The examples of c clients at ``positions (c, b)``: x and y, each ``(c, b, ...)``."""
-        x, y = self._gather(clients, positions)
+        x, y = self._gather(clients, positions, memory or RecycledMemory())
         return x.movedim(-1, 2) if self.channels_last else x, y
 
-    def _gather(self, clients: Tensor, positions: Tensor) -> Pair:
+    def _gather(self, clients: Tensor, positions: Tensor, memory: RecycledMemory) -> Pair:
         rows = self.starts[clients, None] + positions
         if self.replacements is None or self.replaced_by is None:
-            return self._rows(rows)
+            return self._rows(rows, memory)
         replaced_by = self.replaced_by[clients]
         replaced = (replaced_by >= 0).nonzero().flatten()
         if not len(replaced):
-            return self._rows(rows)
+            return self._rows(rows, memory)
         # Replaced clients may have more examples than before: their rows could be out of range.
-        x, y = self._rows(rows.index_fill(0, replaced, 0))
-        others = self.replacements._gather(replaced_by[replaced], positions[replaced])
+        x, y = self._rows(rows.index_fill(0, replaced, 0), memory)
+        others = self.replacements._gather(replaced_by[replaced], positions[replaced], memory)
         # `_rows` has returned new tensors, so they can be overwritten.
         chosen = replaced.to(x.device)
         return x.index_copy_(0, chosen, others[0]), y.index_copy_(0, chosen, others[1])
 
-    def _rows(self, rows: Tensor) -> Pair:
+    def _rows(self, rows: Tensor, memory: RecycledMemory) -> Pair:
         index = rows.flatten().to(self.x.device)
-        x = self.x.index_select(0, index).unflatten(0, rows.shape)
+        x = memory.take(self.x, len(index), *self.x.shape[1:])
+        x = torch.index_select(self.x, 0, index, out=x).unflatten(0, rows.shape)
         y = self.y.index_select(0, index).unflatten(0, rows.shape)
         return x, y
 

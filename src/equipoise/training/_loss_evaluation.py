@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Backend, Stacked
@@ -27,6 +28,7 @@ class LossEvaluation:
         self,
         batches: Batches,
         positions: Tensor,
+        memory: RecycledMemory,
         backend: Backend,
         *,
         same: bool,
@@ -39,7 +41,7 @@ class LossEvaluation:
         """
 
         def evaluate(i: int) -> None:
-            batch = batches.gather(i, positions)
+            batch = batches.gather(i, positions, memory)
             if backend == "batched":
                 self._evaluate_together(batch)
             elif same:

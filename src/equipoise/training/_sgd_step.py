@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Backend, Stacked
@@ -26,6 +27,7 @@ class SGDStep:
 
     architecture: Stacked
     network: LinearNetwork | None
+    memory: RecycledMemory
     loss: BatchLoss
     lr: float
     momentum: float
@@ -40,7 +42,7 @@ class SGDStep:
         """Train the clients of the batches; with seeds, if the model or the loss is random."""
 
         def train(i: int) -> None:
-            batch = batches.gather(i, positions)
+            batch = batches.gather(i, positions, self.memory)
             if backend == "batched":
                 self.train_together(batch)
             else:
@@ -55,24 +57,33 @@ class SGDStep:
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
         # A copy (c, d): the update is in place, and `before` may belong to the caller.
-        models = self.before.index_select(0, batch.rows)
+        models = self._gathered(self.before, batch.rows)
         velocity = None
         if self.velocity_before is not None:
-            velocity = self.velocity_before.index_select(0, batch.rows)
+            velocity = self._gathered(self.velocity_before, batch.rows)
         # Detached views are leaves, so they can require gradients. Updating them updates `models`.
         parts = [part.detach() for part in self.architecture.parts(models)]
-        trained = [parts[i] for i in self.architecture.trained]
-        self._update(trained, self._gradients(parts, trained, batch), velocity)
+        if self.network is not None:
+            velocities = None if velocity is None else self.architecture.parts(velocity)
+            self.network.descend(
+                parts, batch.x, batch.y, self.loss, self.lr, velocities, self.momentum
+            )
+        else:
+            trained = [parts[i] for i in self.architecture.trained]
+            self._update(trained, self._gradients(parts, trained, batch), velocity)
         self.after.index_copy_(0, batch.rows, models)
         if self.velocity_after is not None and velocity is not None:
             self.velocity_after.index_copy_(0, batch.rows, velocity)
+
+    def _gathered(self, source: Tensor, rows: Tensor) -> Tensor:
+        """A copy of some rows, in memory of earlier blocks."""
+        block = self.memory.take(source, len(rows), source.shape[1])
+        return torch.index_select(source, 0, rows, out=block)
 
     @torch.enable_grad()
     def _gradients(
         self, parts: list[Tensor], trained: list[Tensor], batch: Batch
     ) -> Sequence[Tensor | None]:
-        if self.network is not None:
-            return self.network.gradients(parts, batch.x, batch.y, self.loss)
         for part in trained:
             part.requires_grad_()
         losses = self.loss.of_each(self.architecture.apply(parts, batch.x), batch.y)

@@ -157,10 +157,10 @@ class LocalSGD:
             examples = examples.with_channels_last()
         self._clean = examples
         self._network = LinearNetwork.of(self._trained, x)
+        self._memory = RecycledMemory()  # for velocities and blocks of clients
         self.backend = self._choose_backend(backend)
         self._poisoning: Poisoning | None = None
         self._velocity: Tensor | None = None
-        self._memory = RecycledMemory()  # for velocities
         self._batches: tuple[tuple[object, ...], Batches] | None = None  # of the last round
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
@@ -240,6 +240,7 @@ class LocalSGD:
         return SGDStep(
             self._trained,
             self._network,
+            self._memory,
             self.loss,
             self._rate(t),
             self.momentum,
@@ -369,7 +370,7 @@ class LocalSGD:
             most=SHARED_PASS if same else 1,
         )
         evaluation = LossEvaluation(self._evaluated, self._mean_loss, models, losses)
-        evaluation.run(batches, positions, backend, same=same, seeds=seeds)
+        evaluation.run(batches, positions, self._memory, backend, same=same, seeds=seeds)
 
     # Poisoning
 
