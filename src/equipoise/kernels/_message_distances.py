@@ -132,9 +132,7 @@ def _native_squares(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> tup
     return squares, _is_doubtful(inbox, left, right, squares)
 
 
-def _is_doubtful(
-    inbox: ReceivedMessages, left: Tensor, right: Tensor, squares: Tensor
-) -> Tensor:
+def _is_doubtful(inbox: ReceivedMessages, left: Tensor, right: Tensor, squares: Tensor) -> Tensor:
     tame = is_tame(inbox.bank_norms, inbox.bank)
     return ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
