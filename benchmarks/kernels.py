@@ -16,6 +16,7 @@ import torch
 
 from benchmarks import tables
 from benchmarks.goals import report_goals
+from benchmarks.limits import measured_limits
 from benchmarks.memory import measure_memory
 from benchmarks.peers import versions
 from benchmarks.racing import measure_time
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.resume and options.json.exists()
         else Results(settings)
     )
+    results.limits = results.limits or measured_limits()
     print(", ".join(f"{name} {value}" for name, value in settings.items()))
     for workload in options.workloads:
         if workload is None:

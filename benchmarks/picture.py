@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from benchmarks.goals import COPIES
+from benchmarks.limits import work_of
 from benchmarks.results import Results, load
 from benchmarks.workloads import WORKLOADS, Workload, workload_named
 
@@ -37,7 +37,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "byzfl": {"label": "byzfl", "color": "#D55E00", "marker": "^", "s": 24},
     "flower": {"label": "Flower", "color": "#009E73", "marker": "D", "s": 16},
 }
-GOAL_MARK = {"color": "#CC79A7", "marker": "|", "s": 130, "linewidths": 2.2, "zorder": 3}
+LIMIT_MARK = {"color": "#CC79A7", "marker": "|", "s": 130, "linewidths": 2.2, "zorder": 3}
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "equipoise",
     "svg.fonttype": "path",
@@ -75,14 +75,9 @@ def panel(axis: Any, workload: str, rules: Sequence[str], results: Results) -> N
     for candidate, mark in MARKS.items():
         times = {rule: milliseconds(results, workload, rule, candidate) for rule in rules}
         scatter(axis, times, rules, mark, SHIFT.get(candidate, 0))
-    # The copy is timed again with each rule. Goals are multiples of the copy of their own rule.
     copies = {rule: milliseconds(results, workload, rule, "copy") for rule in rules}
-    goals = {
-        rule: copies[rule] * COPIES[workload, rule]
-        for rule in rules
-        if (workload, rule) in COPIES and copies[rule] is not None
-    }
-    scatter(axis, goals, rules, GOAL_MARK | {"label": "goal for native"})
+    least = {rule: least_milliseconds(results, workload, rule) for rule in rules}
+    scatter(axis, least, rules, LIMIT_MARK | {"label": "limit of the machine"})
     known = [copy for copy in copies.values() if copy is not None]
     axis.axvline(
         statistics.median(known), color="0.5", linewidth=1, zorder=0, label="a copy of the models"
@@ -113,6 +108,15 @@ def scatter(
 def milliseconds(results: Results, workload: str, rule: str, candidate: str) -> float | None:
     row = results.find(workload, rule)
     return None if row is None else row.time(candidate)
+
+
+def least_milliseconds(results: Results, workload: str, rule: str) -> float | None:
+    """The least time of a rule on the machine, with the copy that was timed beside it."""
+    copy = milliseconds(results, workload, rule, "copy")
+    found = workload_named(workload)
+    if results.limits is None or copy is None or found is None:
+        return None
+    return work_of(rule, found).least_ms(results.limits, copy)
 
 
 def title(workload: str) -> str:

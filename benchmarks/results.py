@@ -19,6 +19,7 @@ class Results:
     settings: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     scale: list[ScaleRow] = field(default_factory=list)
+    limits: dict[str, float] | None = None  # operations per ns of the machine; see `limits`
 
     def find(self, workload: str, rule: str) -> Row | None:
         return next(
@@ -52,7 +53,7 @@ def load(path: Path) -> Results:
         [Row(**row) for row in stored["rows"]],
         [ScaleRow(**row) for row in stored["scale"]],
     )
-    return Results(stored["settings"], rows, scale)
+    return Results(stored["settings"], rows, scale, stored.get("limits"))
 
 
 def resumed(path: Path, settings: dict[str, Any]) -> Results:

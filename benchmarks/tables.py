@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.goals import BYZFL, COPIES, GROWTH, LARGER_THAN_CACHE, NAIVE, SPEED_UP, Bars, Goal
+from benchmarks.goals import (
+    BYZFL,
+    GROWTH,
+    LARGER_THAN_CACHE,
+    NAIVE,
+    SHARE_OF_SPEED_UP,
+    Bars,
+    Goal,
+    limit_of,
+    over_limit,
+)
 from benchmarks.racing import Row
 from benchmarks.results import Results
 from benchmarks.scale import ScaleRow
-from benchmarks.workloads import Workload
+from benchmarks.workloads import WORKLOADS, Workload
 
 PEERS = {"naive": "naive", "byzfl": "byzfl", "flower": "Flower"}
 OURS = ("native", "fresh", "torch")
@@ -106,7 +116,11 @@ def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
     """Titles and cells of the tables."""
     for candidate in OURS:
         title = f"`{candidate}` as a multiple of a copy of the models, one thread:"
-        yield title, copies_cell(candidate, "1", COPIES if candidate == "native" else {})
+        yield title, copies_cell(candidate, "1")
+    yield (
+        "`native` as a multiple of the least time on this machine, one thread:",
+        limit_cell(results),
+    )
     for peer, limits in zip(PEERS, (NAIVE, BYZFL, {}), strict=True):
         yield (
             f"Time of {PEERS[peer]} divided by that of `native`, one thread:",
@@ -115,7 +129,7 @@ def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
     for threads in (str(count) for count in results.settings["threads"] if count > 1):
         yield (
             f"`native` as a multiple of a copy of the models, {threads} threads:",
-            copies_cell("native", threads, {}),
+            copies_cell("native", threads),
         )
         for candidate in ("native", "copy"):
             yield (
@@ -125,11 +139,17 @@ def markdown_tables(results: Results) -> Iterator[tuple[str, Cell]]:
     yield "Memory beyond input and output in MiB:", memory_cell
 
 
-def copies_cell(candidate: str, threads: str, limits: Bars) -> Cell:
+def copies_cell(candidate: str, threads: str) -> Cell:
     def cell(row: Row) -> str:
-        return against(
-            row.ratio(candidate, "copy", threads), high=limits.get((row.workload, row.rule))
-        )
+        return number(row.ratio(candidate, "copy", threads))
+
+    return cell
+
+
+def limit_cell(results: Results) -> Cell:
+    def cell(row: Row) -> str:
+        known = row.workload in WORKLOADS
+        return against(over_limit(row, results), high=limit_of(row.workload)) if known else "-"
 
     return cell
 
@@ -144,7 +164,9 @@ def ratio_cell(peer: str, limits: Bars) -> Cell:
 def speed_cell(candidate: str, threads: str) -> Cell:
     def cell(row: Row) -> str:
         judged = (candidate, threads) == ("native", "2") and row.workload in LARGER_THAN_CACHE
-        return against(row.speed_up(candidate, threads), low=SPEED_UP if judged else None)
+        copy = row.speed_up("copy", threads)
+        low = round(SHARE_OF_SPEED_UP * copy, 2) if judged and copy is not None else None
+        return against(row.speed_up(candidate, threads), low=low)
 
     return cell
 
@@ -190,7 +212,7 @@ def markdown_scale(rows: Sequence[ScaleRow]) -> str:
     for row in rows:
         times = [f"{value:.3f}" for value in (row.large, row.reference)]
         memory = "-" if row.memory_mib is None else f"{row.memory_mib:.0f}"
-        ratio = against(row.growth, high=GROWTH)
+        ratio = against(row.growth, high=GROWTH.get(row.workload))
         body.append([row.workload, f"`{row.rule}`", *times, ratio, f"{row.same_d:.3f}", memory])
     return f"Nanoseconds per edge and parameter, one thread:\n\n{framed(columns, body)}"
 

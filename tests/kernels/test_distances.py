@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise import Inbox, Topology, kernels
+from equipoise.kernels import _distances
 from tests.kernel_cases import direct, near_consensus
 
 
@@ -94,3 +95,34 @@ def test_norms(dtype: torch.dtype, d: int) -> None:
         truth[5] = torch.finfo(dtype).tiny * d**0.5
     truth = truth.where(truth.isfinite(), torch.nan)
     torch.testing.assert_close(kernels.norms(x), truth, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("lie", ["none", "noise", "nan", "huge", "copies", "on the limit"])
+@pytest.mark.parametrize("spread", [1e-4, 0.1, 0.3, 3.0])
+@pytest.mark.parametrize("diverged", [(), (0,), (0, 9, 19)], ids=str)
+def test_pivots_decide_alike(
+    lie: str, spread: float, diverged: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    models = torch.randn(1, 3000, generator=generator)
+    models = models + spread * torch.randn(20, 3000, generator=generator)
+    models[list(diverged)] *= 1e20
+    rows = models + torch.randn(20, 3000, generator=generator)
+    rows[3] = {"nan": torch.nan, "huge": 1e30}.get(lie, 1.0) * rows[3]
+    if lie == "copies":
+        rows = models[7].expand(20, -1).contiguous()
+    if lie == "on the limit":  # of client 7
+        rows = (models[7] * 1.3).expand(20, -1).contiguous()
+    malicious = [] if lie == "none" else [3, 4, 5]
+    graph = Topology.complete(20)
+    limits = (0.0, 0.1, 0.3, 1.0)
+
+    def accepted() -> list[torch.Tensor]:
+        inboxes = [graph.deliver(models, rows, malicious) for _ in limits]
+        pairs = zip(inboxes, limits, strict=True)
+        return [kernels.close_messages(models, inbox, limit) for inbox, limit in pairs]
+
+    monkeypatch.setattr(_distances, "PIVOTS_WORTH", 1 << 60)
+    expected = accepted()
+    monkeypatch.setattr(_distances, "PIVOTS_WORTH", 0)
+    assert all(map(torch.equal, accepted(), expected))

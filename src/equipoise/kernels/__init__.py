@@ -15,7 +15,13 @@ from equipoise.kernels._blocks import (
     new_output,
     same_rows,
 )
-from equipoise.kernels._distances import cosines, distances, norms_of, within
+from equipoise.kernels._distances import (
+    close_messages,
+    cosines,
+    distances,
+    norms_of,
+    within,
+)
 from equipoise.kernels._distances_dense import central_rows
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._message_distances import message_distances
@@ -41,6 +47,7 @@ __all__ = [
     "central_rows",
     "chunks",
     "clip_factors",
+    "close_messages",
     "column_blocks",
     "combine",
     "combine_if_finite",

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.kernels import native
 from equipoise.kernels._blocks import are_first_rows
 from equipoise.kernels._distances_dense import products, squared_distances
-from equipoise.kernels._distances_native import along_edges
+from equipoise.kernels._distances_native import along_edges, pivot_distances
 from equipoise.kernels._distances_sparse import (
     SHORT,
     edge_distances,
@@ -36,6 +36,12 @@ SMALL = 1 << 16
 # Products that a matrix product does in the time of one difference along an edge. The matrix
 # product computes all pairs, so it pays if at least one pair in so many is an edge.
 DENSE = 16
+
+# Own models whose distances to all models decide about most messages. With one pivot, a client that
+# diverged could make its distances useless, and cost time.
+PIVOTS = 3
+# Edges for each model from which on pivots pay.
+PIVOTS_WORTH = 12
 
 # Fast squared distances hold 1e-6, so distances and norms hold 5e-7 each, and a comparison of the
 # two 1e-6. Closer to a threshold than ten times that, the decision is made in float64. Otherwise
@@ -124,6 +130,56 @@ def sharpened(
         return measured
     exact = _careful(own, sizes, inbox, receivers, inbox.slots[receivers, columns])
     return measured.index_put((receivers, columns), exact)
+
+
+def close_messages(own: Tensor, inbox: ReceivedMessages, factor: float) -> Tensor:
+    """(n, k) where ``||own_i - message|| <= factor * ||own_i||``, as decided in float64.
+
+    In a dense graph, the distances from all models to a few pivots decide about most messages, by
+    the triangle inequality. Only the other distances are measured.
+    """
+    edges = len(inbox._sent.edges[2])
+    models = len(inbox.bank)
+    if not are_first_rows(own, inbox.bank):
+        models += len(own)
+    if edges < PIVOTS_WORTH * models or not native.serves(own, inbox.bank):
+        measured, sizes = distances(own, inbox)
+        return within(own, inbox, sizes, measured, factor)
+    to_own, to_bank, sizes = pivot_distances(own, inbox, PIVOTS)
+    receivers, _, rows = inbox._arrived.edges
+    mine = to_own[:, receivers]
+    theirs = to_bank[:, rows]
+    # Both distances hold 1e-6, so that their sum and difference are within a tenth of this. NaN
+    # compares as False, so that nothing is decided by models that are not tame.
+    slack = DOUBT * (mine + theirs)
+    limits = factor * sizes[receivers]
+    near = ((mine + theirs + slack) < limits * (1 - DOUBT)).any(0)
+    far = (((mine - theirs).abs_() - slack) > limits * (1 + DOUBT)).any(0)
+    # Any distances on the right side of the limit serve where it is certain.
+    apart = torch.zeros_like(limits).masked_fill_(far, torch.inf)
+    unknown = (~(near | far)).nonzero().flatten()
+    if 2 * len(unknown) > len(rows):
+        return within(own, inbox, sizes, distances(own, inbox)[0], factor)
+    if len(unknown):
+        apart[unknown] = _edge_distances(own, inbox, sizes, receivers[unknown], rows[unknown])
+    return within(own, inbox, sizes, _in_slots(apart, inbox, torch.inf), factor)
+
+
+def _edge_distances(
+    own: Tensor, inbox: ReceivedMessages, sizes: Tensor, receivers: Tensor, rows: Tensor
+) -> Tensor:
+    """Distances along some edges, by the C kernels."""
+    are_rows = are_first_rows(own, inbox.bank)
+    matrices = [inbox.bank] if are_rows else [own, inbox.bank]
+    right = rows if are_rows else rows + len(own)
+    squares, _ = native.measure(matrices, receivers, right, differ=True, all_rows=False)
+    fast = squares.sqrt_()
+    tame = is_tame(sizes, own)[receivers] & is_tame(inbox.bank_norms, own)[rows]
+    doubtful = (~(tame & is_tame(fast, own))).nonzero().flatten()
+    if len(doubtful):
+        some = (receivers[doubtful], rows[doubtful])
+        fast[doubtful] = _careful(own, sizes, inbox, *some)
+    return fast
 
 
 def within(

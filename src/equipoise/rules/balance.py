@@ -74,10 +74,9 @@ class Balance(WeightedRule):
         limit = float(self.gamma)
         if self.kappa > 0:
             limit *= self._decay(inputs["t"], inputs["total"])
-        distances, norms = kernels.distances(own, inbox)
-        # Close to the limit, distances are computed again in float64: otherwise an attacker could
-        # place a message where rounding decides.
-        return uniform(kernels.within(own, inbox, norms, distances, limit))
+        # Close to the limit, distances are computed in float64: otherwise an attacker could place a
+        # message where rounding decides.
+        return uniform(kernels.close_messages(own, inbox, limit))
 
     def _decay(self, t: int, total: int) -> float:
         if t >= total:

@@ -113,7 +113,11 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
         return OUT_OF_RANGE;
     for (int64_t i = 0; i < lists; i++)
         if (!out[i] && (!inner || inner[i] < count || inner[i] >= filled)) return OUT_OF_RANGE;
-    NAME(panel) panel = NAME(new_panel)(rows, count, filled, 0);
+    /* Wide enough for MAX_SUM_VECTORS, unless the strip would exceed the second-level cache. */
+    int64_t wide = MAX_SUM_VECTORS * LANES;
+    int64_t size = filled * wide * (int64_t)sizeof(SCALAR);
+    if (size <= L1_BYTES || size > HALF_L2_BYTES || wide < MIN_STRIP) wide = 0;
+    NAME(panel) panel = NAME(new_panel)(rows, count, filled, wide);
     const SCALAR *at[IN_PLACE_ROWS];
     SCALAR spare[MAX_STRIP] ALIGNED;
     VECTOR odd = BROADCAST(0);
