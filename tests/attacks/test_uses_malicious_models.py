@@ -140,6 +140,9 @@ def test_no_finite_benign_model() -> None:
 
 
 class Undeclared:
+    def __repr__(self) -> str:  # the name of a case must not hold an address
+        return "Undeclared()"
+
     def forge(self, known: Knowledge) -> eq.Lies:
         return eq.Lies.to_all(torch.zeros_like(known.models[0]))
 
@@ -148,6 +151,9 @@ class Both(Undeclared):
     """It declares too much: poisoned data have a purpose."""
 
     uses_malicious_models = False
+
+    def __repr__(self) -> str:  # the name of a case must not hold an address
+        return "Both()"
 
     def poison(
         self, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
