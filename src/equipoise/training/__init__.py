@@ -1,8 +1,12 @@
 """Local training of many clients, and running many models at once."""
 
-from equipoise.training._ensemble._model_checks import outputs_of, watched_generators
-from equipoise.training._ensemble._stacked import Stacked, channels_last
-from equipoise.training._ensemble._threads import run_each
+from equipoise.training._ensemble import (
+    Stacked,
+    channels_last,
+    outputs_of,
+    run_each,
+    watched_generators,
+)
 from equipoise.training._fused import FusedSequential
 from equipoise.training.local_sgd import LocalSGD
 from equipoise.training.trainer import Trainer

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
-from equipoise.training._ensemble._stacked import Backend
+from equipoise.training._ensemble import Backend
 from equipoise.training._examples import Batch, Examples
 
 # Elements of inputs and parameters of one block: 4 MiB of float32, so that a block and its

@@ -9,9 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from equipoise.training._ensemble._functional import ELEMENTWISE, is_exactly
-from equipoise.training._ensemble._losses import BatchLoss
-from equipoise.training._ensemble._stacked import Stacked
+from equipoise.training._ensemble import ELEMENTWISE, BatchLoss, Stacked, is_exactly
 from equipoise.training._fused import FusedSequential
 
 # Numbers in a weight from which on the time to call a product for each client does not matter.

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
-from equipoise.training._ensemble._losses import BatchLoss
-from equipoise.training._ensemble._stacked import Backend, Stacked
-from equipoise.training._ensemble._threads import run_each
+from equipoise.training._ensemble import Backend, BatchLoss, Stacked, run_each
 from equipoise.training._examples import Batch
 
 

@@ -29,9 +29,14 @@ from equipoise._utils.validation import (
 )
 from equipoise.attacks import Attack, DataAttack, MessageAttack
 from equipoise.training._batching import Batches
-from equipoise.training._ensemble._losses import BatchLoss, Reduction
-from equipoise.training._ensemble._model_checks import check_trainable, evaluation_traits
-from equipoise.training._ensemble._stacked import Backend, Stacked
+from equipoise.training._ensemble import (
+    Backend,
+    BatchLoss,
+    Reduction,
+    Stacked,
+    check_trainable,
+    evaluation_traits,
+)
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
 from equipoise.training._linear_networks import LinearNetwork
 from equipoise.training._loss_evaluation import LossEvaluation
