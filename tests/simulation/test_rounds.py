@@ -186,3 +186,30 @@ def test_aggregation_time() -> None:
     assert (
         min(seconds["aggregate"] for seconds in rounds) < 0.05
     )  # in one of them nothing else came between
+
+
+@pytest.mark.parametrize("keeps", ["state", "function"])
+def test_aggregates_may_be_kept(keeps: str) -> None:
+    """Rules get memory to write to, which is mixed in place; what they keep must not change."""
+    kept: list[Tensor] = []
+    expected: list[Tensor] = []
+
+    class Keeping(eq.rules.Rule):
+        def aggregate(self, own: Tensor, inbox: eq.Inbox, **inputs: Any) -> eq.Aggregated:
+            out = eq.FedAvg().aggregate(own, inbox, out=inputs.get("out"))
+            expected.append(out.model.clone())
+            return eq.Aggregated(out.model, None, state=out.model)
+
+    def rule(own: Tensor, inbox: eq.Inbox, **inputs: Any) -> eq.Aggregated:
+        out = eq.FedAvg()(own, inbox, **inputs)
+        expected.append(out.model.clone())
+        kept.append(out.model)
+        return out
+
+    run = simulator(Keeping() if keeps == "state" else rule)
+    for _ in range(ROUNDS):
+        run.step()
+        if keeps == "state":
+            kept.append(run.state.rule_state)
+    for one, other in zip(kept, expected, strict=True):
+        assert torch.equal(one, other)

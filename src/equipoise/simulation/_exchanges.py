@@ -89,7 +89,7 @@ class Exchanges:
         # victims draw later.
         if "generator" in inputs:
             inputs["generator"] = inputs["generator"].clone_state()
-        inputs.pop("out")  # the victims' memory
+        inputs.pop("out", None)  # the victims' memory
         return Knowledge(
             models=sent,
             topology=self._routes.topology,

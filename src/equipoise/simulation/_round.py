@@ -12,7 +12,7 @@ from equipoise import kernels
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import describe
 from equipoise.metrics import consensus_error
-from equipoise.rules import mix_and_check
+from equipoise.rules import Rule, mix_and_check
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
 from equipoise.simulation._round_inputs import wants
@@ -47,15 +47,18 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     if rule is not None:
         routes = workspace.routes(settings, topology, before.models)
         inputs = _round_inputs(settings, before, rule, routes.malicious_neighbors, own)
-        inputs["out"] = workspace.memory.take(own, *own.shape)
+        memory = workspace.memory.take(own, *own.shape)
+        # A plain function may keep its result, which is mixed in place below.
+        if isinstance(rule, Rule):
+            inputs["out"] = memory
         exchanges = Exchanges(settings, before, routes, rule, inputs, watch, bank, workspace)
         # A multi-exchange rule may return other models to mix with than the trained ones.
         own, out = exchanges.run(own)
         with watch.phase("mix"):
             # w_i^{t+1} = alpha w_i^{t+1/2} + (1 - alpha) AGG_i
-            is_ours = out.model is inputs["out"]
-            target = inputs["out"] if is_ours else None
-            models, finite = mix_and_check(own, out.model, alpha, out=target)
+            if out.model is memory and out.state is not None:
+                memory = workspace.memory.take(own, *own.shape)  # the state may hold the aggregate
+            models, finite = mix_and_check(own, out.model, alpha, out=memory)
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
         if settings.trained is not None:
