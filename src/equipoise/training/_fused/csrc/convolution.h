@@ -73,18 +73,65 @@ TARGET static ALWAYS_INLINE void NAME(multiply)(const int vectors, const SCALAR 
         }
 }
 
-/* A square of patches, whose first begins at `patch`, with some vectors of outputs. */
+/* The same as largest_of if no sum is NaN. Returns a vector that is 0 if all sums are finite. */
+TARGET static ALWAYS_INLINE VECTOR NAME(largest_number)(const VECTOR *sums, int64_t step,
+                                                        SCALAR *out, SCALAR *at) {
+    VECTOR upper = MAX(sums[0], sums[step]), lower = MAX(sums[2 * step], sums[3 * step]);
+    VECTOR first = SELECT_LESS(sums[0], sums[step], BROADCAST(1), BROADCAST(0));
+    VECTOR second = SELECT_LESS(sums[2 * step], sums[3 * step], BROADCAST(3), BROADCAST(2));
+    VECTOR place = SELECT_LESS(upper, lower, second, first), best = MAX(upper, lower);
+    VECTOR total = ADD(ADD(sums[0], sums[step]), ADD(sums[2 * step], sums[3 * step]));
+    STORE(out, MAX(best, BROADCAST(0)));
+    STORE(at, SELECT_LESS(BROADCAST(0), best, place, BROADCAST(NEGATIVE)));
+    return MUL(total, BROADCAST(0));
+}
+
+/* Results of one image, (squares, outputs): largest sums and their positions. Vectors may reach into
+ * the next square, which is computed later. `check` is a vector that stays 0 if sums are finite. */
+typedef struct {
+    SCALAR *best, *at, *check;
+} NAME(results);
+
+/* A square of patches, whose first begins at `patch`, with some vectors of outputs; `exact` if sums
+ * may be NaN. */
 TARGET static ALWAYS_INLINE void NAME(convolve)(
     const int vectors, const SCALAR *patch, const NAME(layer) *l, const SCALAR *weights,
-    const SCALAR *bias, int64_t padded, SCALAR *out, SCALAR *at) {
+    const SCALAR *bias, int64_t padded, int64_t place, const NAME(results) *r, int exact) {
     VECTOR sums[4][OUTPUT_VECTORS];
     for (int p = 0; p < 4; p++)
         for (int v = 0; v < vectors; v++) sums[p][v] = LOAD(bias + v * LANES);
     for (int y = 0; y < 3; y++)
         NAME(multiply)(vectors, patch + y * l->line, l->square, 3 * l->channels,
                        weights + 3 * y * l->channels * padded, padded, sums);
-    for (int v = 0; v < vectors; v++)
-        NAME(largest_of)(&sums[0][v], OUTPUT_VECTORS, out + v * LANES, at + v * LANES);
+    VECTOR check = LOAD(r->check);
+    for (int v = 0; v < vectors; v++, place += LANES) {
+        SCALAR *best = r->best + place, *at = r->at + place;
+        if (exact) NAME(largest_of)(&sums[0][v], OUTPUT_VECTORS, best, at);
+        else check = ADD(check, NAME(largest_number)(&sums[0][v], OUTPUT_VECTORS, best, at));
+    }
+    STORE(r->check, check);
+}
+
+/* An image of one channel with one vector of outputs: pixels of a square and weights stay in
+ * registers. Each sum is added up in the same order as by convolve. */
+TARGET static void NAME(convolve_gray)(const SCALAR *image, const NAME(layer) *l,
+                                       const SCALAR *weights, int64_t padded, int64_t place,
+                                       const NAME(results) *r) {
+    VECTOR filter[9], bias = LOAD(weights + 9 * padded), check = LOAD(r->check);
+    for (int k = 0; k < 9; k++) filter[k] = LOAD(weights + k * padded);
+    for (int64_t s = 0; s < l->squares; s += l->across, image += 2 * l->line)
+        for (int64_t i = 0; i < l->across; i++, place += l->outputs) {
+            VECTOR pixels[4][4], sums[4];
+            for (int y = 0; y < 4; y++)
+                for (int x = 0; x < 4; x++) pixels[y][x] = BROADCAST(image[y * l->line + 2 * i + x]);
+            for (int p = 0; p < 4; p++) sums[p] = bias;
+            for (int y = 0; y < 3; y++)
+                for (int x = 0; x < 3; x++)
+                    for (int p = 0; p < 4; p++)
+                        sums[p] = MUL_ADD(pixels[y + p / 2][x + p % 2], filter[3 * y + x], sums[p]);
+            check = ADD(check, NAME(largest_number)(sums, 1, r->best + place, r->at + place));
+        }
+    STORE(r->check, check);
 }
 
 /* Weights (outputs, channels, 3, 3) as (3, 3, channels, outputs), with zeros up to a whole vector,
@@ -100,28 +147,24 @@ static void NAME(pack_outputs)(const NAME(layer) *l, const SCALAR *weights, cons
     }
 }
 
-/* Offset of the first patch of a square. */
-static inline int64_t NAME(start)(const NAME(layer) *l, int64_t square) {
-    return 2 * (square / l->across * l->line + square % l->across * l->channels);
-}
-
-/* One square: the largest sums of all outputs, and their positions. */
+/* One image. */
 #define CASE(n) \
-    case n: NAME(convolve)(n, patch, l, packed + o, bias + o, padded, best + o, at + o); break;
-TARGET static void NAME(conv_pool_one)(const SCALAR *patch, const NAME(layer) *l,
-                                       const SCALAR *packed, int64_t padded, SCALAR *best,
-                                       SCALAR *out, uint8_t *largest) {
+    case n: NAME(convolve)(n, patch, l, packed + o, bias + o, padded, place + o, r, exact); break;
+TARGET static void NAME(conv_pool_one)(const SCALAR *image, const NAME(layer) *l,
+                                       const SCALAR *packed, int64_t padded, const NAME(results) *r,
+                                       int exact) {
     const SCALAR *bias = packed + 9 * l->channels * padded;
-    SCALAR *at = best + padded;
-    for (int64_t o = 0; o < padded; o += OUTPUT_VECTORS * LANES) {
-        switch ((padded - o) / LANES) {
-            CASE(1) CASE(2) CASE(3)
-            default: NAME(convolve)(OUTPUT_VECTORS, patch, l, packed + o, bias + o, padded,
-                                    best + o, at + o);
+    for (int64_t s = 0; s < l->squares; s++) {
+        const SCALAR *patch = image + 2 * (s / l->across * l->line + s % l->across * l->channels);
+        int64_t place = s * l->outputs;
+        for (int64_t o = 0; o < padded; o += OUTPUT_VECTORS * LANES) {
+            switch ((padded - o) / LANES) {
+                CASE(1) CASE(2) CASE(3)
+                default: NAME(convolve)(OUTPUT_VECTORS, patch, l, packed + o, bias + o, padded,
+                                        place + o, r, exact);
+            }
         }
     }
-    memcpy(out, best, (size_t)l->outputs * sizeof(SCALAR));
-    for (int64_t o = 0; o < l->outputs; o++) largest[o] = (uint8_t)at[o];
 }
 #undef CASE
 
@@ -130,14 +173,25 @@ TARGET static int NAME(conv_pool)(const int64_t *shape, const SCALAR *x, const S
     if (!is_layer(shape)) return OUT_OF_RANGE;
     NAME(layer) l = NAME(new_layer)(shape);
     int64_t padded = PADDED(l.outputs);
-    SCALAR *packed = allocate((9 * l.channels + 3) * padded * (int64_t)sizeof(SCALAR));
+    int64_t count = l.squares * l.outputs;
+    int64_t filters = (9 * l.channels + 1) * padded;
+    SCALAR *packed = allocate((filters + 2 * (count + padded) + LANES) * (int64_t)sizeof(SCALAR));
     if (!packed) return NO_MEMORY;
-    SCALAR *best = packed + (9 * l.channels + 1) * padded;
+    SCALAR *best = packed + filters;
+    NAME(results) r = {best, best + count + padded, best + 2 * (count + padded)};
     NAME(pack_outputs)(&l, weights, bias, padded, packed);
-    for (int64_t i = 0; i < l.images * l.squares; i++) {
-        const SCALAR *patch = x + i / l.squares * l.size + NAME(start)(&l, i % l.squares);
-        NAME(conv_pool_one)(patch, &l, packed, padded, best, out + i * l.outputs,
-                            largest + i * l.outputs);
+    for (int64_t i = 0; i < l.images; i++, x += l.size, out += count, largest += count) {
+        STORE(r.check, BROADCAST(0));
+        /* The last vector comes first, as it reaches into the first outputs of the next square. */
+        if (l.channels == 1)
+            for (int64_t o = padded - LANES; o >= 0; o -= LANES)
+                NAME(convolve_gray)(x, &l, packed + o, padded, o, &r);
+        else NAME(conv_pool_one)(x, &l, packed, padded, &r, 0);
+        int finite = 1;
+        for (int j = 0; j < LANES; j++) finite &= r.check[j] == 0;
+        if (!finite) NAME(conv_pool_one)(x, &l, packed, padded, &r, 1);
+        memcpy(out, r.best, (size_t)count * sizeof(SCALAR));
+        for (int64_t j = 0; j < count; j++) largest[j] = (uint8_t)r.at[j];
     }
     free(packed);
     return 0;
