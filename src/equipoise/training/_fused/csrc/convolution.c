@@ -1,9 +1,11 @@
 /* A fused convolution, pooling and ReLU. The vectors are those of the kernels of rules. */
 #include "platform.h"
 
-/* Whether a layer has sizes from which at least one square can be computed. */
+/* Whether a layer has sizes from which at least one square can be computed. Outputs are listed as
+ * integers of 32 bits. */
 static int is_layer(const int64_t *shape) {
-    return shape[0] >= 0 && shape[1] >= 4 && shape[2] >= 4 && shape[3] >= 1 && shape[4] >= 1;
+    return shape[0] >= 0 && shape[1] >= 4 && shape[2] >= 4 && shape[3] >= 1 && shape[4] >= 1 &&
+           shape[4] <= INT32_MAX;
 }
 
 #define TEMPLATE "convolution.h"
