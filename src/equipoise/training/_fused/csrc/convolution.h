@@ -5,8 +5,10 @@
  * multiplies the rest, an eighth to a quarter of all. */
 #ifdef HAS_AVX512
 #define OUTPUT_VECTORS 4 /* vectors of outputs at a time, of which each has four sums */
+#define WEIGHT_BLOCKS 2  /* blocks of gradients of weights at a time, of 9 vectors each */
 #else
 #define OUTPUT_VECTORS 3
+#define WEIGHT_BLOCKS 1
 #endif
 #define PADDED(count) (((count) + LANES - 1) / LANES * LANES)
 /* Whether lanes of the gradient of weights should be outputs, not channels: otherwise most lanes
@@ -285,20 +287,29 @@ typedef struct {
     SCALAR value;
 } NAME(weighted_patch);
 
-/* Adds weighted patches of a block of an image to the gradient of the weights of one output. */
-TARGET static ALWAYS_INLINE void NAME(add_patches)(const NAME(weighted_patch) *patches,
-                                                   int64_t count, const SCALAR *image, int64_t line,
-                                                   SCALAR *to) {
-    VECTOR total[9];
-    for (int k = 0; k < 9; k++) total[k] = LOAD(to + k * LANES);
+/* Adds weighted patches of some blocks of an image to the gradient of the weights of one output.
+ * `to_block` is the distance of blocks of weights. */
+TARGET static ALWAYS_INLINE void NAME(add_patches)(const int blocks,
+                                                   const NAME(weighted_patch) *patches,
+                                                   int64_t count, const SCALAR *image,
+                                                   const NAME(layer) *l, SCALAR *to,
+                                                   int64_t to_block) {
+    const int64_t line = l->width * LANES, block = l->block;
+    VECTOR total[WEIGHT_BLOCKS][9];
+    for (int b = 0; b < blocks; b++)
+        for (int k = 0; k < 9; k++) total[b][k] = LOAD(to + b * to_block + k * LANES);
     for (int64_t i = 0; i < count; i++) {
         VECTOR value = BROADCAST(patches[i].value);
-        const SCALAR *row = image + patches[i].start;
-        for (int y = 0; y < 3; y++, row += line)
-            for (int x = 0; x < 3; x++)
-                total[3 * y + x] = MUL_ADD(value, LOAD(row + x * LANES), total[3 * y + x]);
+        for (int b = 0; b < blocks; b++) {
+            const SCALAR *row = image + patches[i].start + b * block;
+            for (int y = 0; y < 3; y++, row += line)
+                for (int x = 0; x < 3; x++)
+                    total[b][3 * y + x] =
+                        MUL_ADD(value, LOAD(row + x * LANES), total[b][3 * y + x]);
+        }
     }
-    for (int k = 0; k < 9; k++) STORE(to + k * LANES, total[k]);
+    for (int b = 0; b < blocks; b++)
+        for (int k = 0; k < 9; k++) STORE(to + b * to_block + k * LANES, total[b][k]);
 }
 
 /* Gradients of weights, in blocks, from one image in blocks: for each output, the patches that its
@@ -307,6 +318,7 @@ TARGET static void NAME(back_to_weights)(const NAME(layer) *l, const SCALAR *ima
                                          const SCALAR *gradient, const uint8_t *largest,
                                          NAME(weighted_patch) *patches, SCALAR *to_weights) {
     int64_t line = l->width * LANES;
+    int64_t block = l->outputs * 9 * LANES;
     const int64_t square[4] = {0, LANES, line, line + LANES};
     for (int64_t o = 0; o < l->outputs; o++, to_weights += 9 * LANES) {
         const SCALAR *value = gradient + o;
@@ -319,9 +331,13 @@ TARGET static void NAME(back_to_weights)(const NAME(layer) *l, const SCALAR *ima
                 patches[count].start = start + 2 * i * LANES + square[*at & 3];
                 count += *at != NEGATIVE;
             }
-        for (int64_t b = 0; b < l->blocks; b++)
-            NAME(add_patches)(patches, count, image + b * l->block, line,
-                              to_weights + b * l->outputs * 9 * LANES);
+        int64_t b = 0;
+        for (; b + WEIGHT_BLOCKS <= l->blocks; b += WEIGHT_BLOCKS)
+            NAME(add_patches)(WEIGHT_BLOCKS, patches, count, image + b * l->block, l,
+                              to_weights + b * block, block);
+        for (; b < l->blocks; b++)
+            NAME(add_patches)(1, patches, count, image + b * l->block, l, to_weights + b * block,
+                              block);
     }
 }
 
@@ -479,6 +495,7 @@ TARGET static int NAME(conv_pool_back)(const int64_t *shape, const SCALAR *x, co
     return 0;
 }
 #undef OUTPUT_VECTORS
+#undef WEIGHT_BLOCKS
 #undef FEW_CHANNELS
 #undef PADDED
 #undef NEGATIVE
