@@ -88,8 +88,9 @@ TARGET static ALWAYS_INLINE VECTOR NAME(largest_number)(const VECTOR *sums, int6
     return MUL(total, BROADCAST(0));
 }
 
-/* Results of one image, (squares, outputs): largest sums and their positions. Vectors may reach into
- * the next square, which is computed later. `check` is a vector that stays 0 if sums are finite. */
+/* Results of one image, (squares, outputs): largest sums and their positions. Vectors may reach
+ * into the next square, which is computed later. `check` is a vector that stays 0 if sums are
+ * finite. */
 typedef struct {
     SCALAR *best, *at, *check;
 } NAME(results);
@@ -125,7 +126,8 @@ TARGET static void NAME(convolve_gray)(const SCALAR *image, const NAME(layer) *l
         for (int64_t i = 0; i < l->across; i++, place += l->outputs) {
             VECTOR pixels[4][4], sums[4];
             for (int y = 0; y < 4; y++)
-                for (int x = 0; x < 4; x++) pixels[y][x] = BROADCAST(image[y * l->line + 2 * i + x]);
+                for (int x = 0; x < 4; x++)
+                    pixels[y][x] = BROADCAST(image[y * l->line + 2 * i + x]);
             for (int p = 0; p < 4; p++) sums[p] = bias;
             for (int y = 0; y < 3; y++)
                 for (int x = 0; x < 3; x++)
@@ -237,8 +239,8 @@ TARGET static void NAME(image_blocks)(const NAME(layer) *l, SCALAR *image, SCALA
 }
 
 /* Gradients of one image, 0 where ReLU stops them, and positions of the largest sums as numbers,
- * both (squares, outputs). Adds the gradients of the biases. Vectors may reach into the next square:
- * what they find there is added after the last bias. */
+ * both (squares, outputs). Adds the gradients of the biases. Vectors may reach into the next
+ * square: what they find there is added after the last bias. */
 TARGET static void NAME(read_gradients)(const NAME(layer) *l, const SCALAR *gradient,
                                         const uint8_t *largest, SCALAR *steps, SCALAR *places,
                                         SCALAR *to_bias) {
@@ -400,8 +402,8 @@ TARGET static void NAME(back_to_square)(const int32_t *list, const int64_t *ends
 /* Gradients of one image, in blocks. Outputs are listed for a line of squares, which then takes the
  * blocks of weights one by one: the cache has room for one block. */
 TARGET static void NAME(back_to_image)(const NAME(layer) *l, const SCALAR *weights,
-                                       const SCALAR *gradient, const uint8_t *largest, int64_t *ends,
-                                       int32_t *lists, SCALAR *to_image) {
+                                       const SCALAR *gradient, const uint8_t *largest,
+                                       int64_t *ends, int32_t *lists, SCALAR *to_image) {
     int64_t line = l->width * LANES;
     int64_t room = l->outputs + 16;
     int64_t step = l->across * l->outputs;
@@ -433,7 +435,7 @@ static void *NAME(take)(uintptr_t *memory, int64_t count, size_t size) {
     return (void *)taken;
 }
 
-/* Divides the memory at an address, and returns its end. From address 0, that is the size needed. */
+/* Divides the memory at an address, and returns its end, which is the size needed from address 0. */
 static uintptr_t NAME(divide)(const NAME(layer) *l, int64_t padded, uintptr_t memory,
                               NAME(back_memory) *m) {
     int64_t filters = 9 * l->blocks * LANES * l->outputs;
