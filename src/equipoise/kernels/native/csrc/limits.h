@@ -37,9 +37,10 @@
 #define MAX_VALUES 512
 /* Values that need no list of steps: two halves, each sorted in registers. */
 #define MAX_COMPILED (2 * MAX_IN_REGISTERS)
-/* Rows that are used in place, without packing, and how far ahead they are prefetched. */
+/* Rows that are used in place, without packing. */
 #define IN_PLACE_ROWS 24
-#define AHEAD_BYTES 2048
+/* How far ahead a row is prefetched while its norm is measured: beyond the end of its page. */
+#define AHEAD_BYTES 8192
 /* Rows that one row is compared with at a time, in a sparse graph. */
 #define MAX_PARTNERS 8
 /* Vectors of a sum that do not wait for each other. */

@@ -140,13 +140,12 @@ TARGET static inline void NAME(prefetch_rows)(const NAME(panel) *panel, const SC
 }
 
 /* Few rows are used in place, except for the incomplete strip at their end: a strip of them fits
- * the first-level cache without packing. Returns whether `at` holds their addresses. Then the strip
- * AHEAD_BYTES later is prefetched during the work on this one, also beyond the end of a page. */
+ * the first-level cache without packing. Returns whether `at` holds their addresses. Nothing is
+ * prefetched: the CPU follows so few rows by itself, and faster if they come from memory. */
 static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, const SCALAR **at) {
     if (!panel->scattered || to - c < panel->wide) return 0;
     for (int64_t r = 0; r < panel->count; r++) at[r] = panel->rows[r] + c;
-    panel->next = c + AHEAD_BYTES / (int64_t)sizeof(SCALAR);
-    panel->prefetched = panel->next + panel->wide > to ? panel->count : 0;
+    panel->prefetched = panel->count;
     return 1;
 }
 

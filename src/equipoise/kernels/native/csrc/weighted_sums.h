@@ -117,6 +117,8 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
     int64_t wide = MAX_SUM_VECTORS * LANES;
     int64_t size = filled * wide * (int64_t)sizeof(SCALAR);
     if (size <= L1_BYTES || size > HALF_L2_BYTES || wide < MIN_STRIP) wide = 0;
+    /* A single sum uses each row once, and short pieces of all rows in turn suit memory best. */
+    if (lists == 1) wide = MIN_STRIP;
     NAME(panel) panel = NAME(new_panel)(rows, count, filled, wide);
     const SCALAR *at[IN_PLACE_ROWS];
     SCALAR spare[MAX_STRIP] ALIGNED;
