@@ -10,7 +10,7 @@ Functions take several matrices, whose rows are numbered consecutively: row ``le
 """
 
 from equipoise.kernels.native._calls import HALVES, Floats, Integers, serves
-from equipoise.kernels.native._distances import exact_measure, measure, squared_norms
+from equipoise.kernels.native._distance_calls import exact_measure, measure, squared_norms
 from equipoise.kernels.native._library import (
     SUFFIXES,
     available,
@@ -21,8 +21,8 @@ from equipoise.kernels.native._library import (
     limits,
     open_library,
 )
-from equipoise.kernels.native._order_statistics import trimmed_means, trimmed_means_but_one
-from equipoise.kernels.native._weighted_sums import (
+from equipoise.kernels.native._order_statistic_calls import trimmed_means, trimmed_means_but_one
+from equipoise.kernels.native._weighted_sum_calls import (
     SumLists,
     WeightedEdges,
     dense_sums,

@@ -435,7 +435,7 @@ static void *NAME(take)(uintptr_t *memory, int64_t count, size_t size) {
     return (void *)taken;
 }
 
-/* Divides the memory at an address, and returns its end, which is the size needed from address 0. */
+/* Divides the memory at an address, and returns its end: the size needed, if the address is 0. */
 static uintptr_t NAME(divide)(const NAME(layer) *l, int64_t padded, uintptr_t memory,
                               NAME(back_memory) *m) {
     int64_t filters = 9 * l->blocks * LANES * l->outputs;
