@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import as_call
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.rng import device_of, draw_uniform
 from equipoise._utils.validation import Clients, as_mask, describe, is_floating
 from equipoise.attacks._client_facts import ClientFacts, Scope
@@ -41,6 +42,7 @@ class Knowledge:
         generator: the source of randomness; torch's global generator by default.
         origin: (n, d) the base models, if ``models`` are updates because the rule sends updates,
             as LEARN does.
+        memory: where `randn` draws noise, which takes less time than new memory in every round.
 
     >>> known = eq.attacks.Knowledge(torch.zeros(4, 2), eq.Topology.ring(4), malicious=[1])
     >>> known.victims
@@ -55,6 +57,7 @@ class Knowledge:
     inputs: RoundInputs = field(default_factory=lambda: RoundInputs())
     generator: torch.Generator | None = None
     origin: Tensor | None = None
+    memory: RecycledMemory = field(default_factory=RecycledMemory, repr=False)
     _facts: ClientFacts = field(init=False, repr=False)
 
     # Tensors appear by dtype and shape: a round may hold millions of numbers.
@@ -163,7 +166,8 @@ class Knowledge:
         """Draw normal noise from the generator, in the dtype and on the device of the models."""
         device = device_of(self.generator, self.models.device)
         # Always draw in float32, so that one seed gives the same noise in every dtype.
-        noise = torch.randn(*shape, generator=self.generator, dtype=torch.float32, device=device)
+        like = torch.empty(0, dtype=torch.float32, device=device)
+        noise = torch.randn(*shape, generator=self.generator, out=self.memory.take(like, *shape))
         return noise.mul_(std).to(self.models)
 
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -99,6 +99,7 @@ class Exchanges:
             inputs=inputs,
             generator=stream(self._settings.seed, "attack", t, self._count),
             origin=models if updates else None,
+            memory=self._workspace.memory,
         )
 
     def values(self, out: Aggregated) -> dict[str, float]:
