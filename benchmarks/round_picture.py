@@ -21,7 +21,12 @@ from benchmarks.round_tables import title
 MARKS: dict[str, dict[str, Any]] = {
     "ours": {"label": "equipoise", "color": "#0072B2", "marker": "o", "s": 42, "zorder": 5},
     "plain": {"label": "plain loop", "color": "#000000", "marker": "x", "s": 24},
-    "plain, benign": {"label": "benign clients only", "color": "#000000", "marker": "+", "s": 30},
+    "plain, benign": {
+        "label": "plain loop, benign only",
+        "color": "#000000",
+        "marker": "+",
+        "s": 30,
+    },
     "channels-last": {"label": "channels last", "color": "#009E73", "marker": "D", "s": 18},
     "channels-last, benign": {
         "label": "channels last, benign only",
@@ -41,7 +46,7 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 COLUMNS = 2
 # Milliseconds. Some panels contain no power of ten.
-TICKS = [digit * 10**exponent for exponent in range(-3, 6) for digit in (1, 2, 3, 5)]
+TICKS = [digit * 10**exponent for exponent in range(-3, 6) for digit in (1, 2, 5)]
 
 
 def picture(results: RoundResults) -> Figure:
