@@ -54,7 +54,7 @@ def cnn(
     turns 11 x 11 into 5 x 5.
 
     On a CPU with native kernels, a convolution with its pooling and ReLU is one operation: training
-    takes 0.6 to 0.8 of the time.
+    takes 0.4 to 0.6 of the time.
 
     Args:
         shape: channels, height and width of an input; height and width are at least 10.

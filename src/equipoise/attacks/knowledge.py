@@ -167,7 +167,8 @@ class Knowledge:
         device = device_of(self.generator, self.models.device)
         # Always draw in float32, so that one seed gives the same noise in every dtype.
         like = torch.empty(0, dtype=torch.float32, device=device)
-        noise = torch.randn(*shape, generator=self.generator, out=self.memory.take(like, *shape))
+        noise = self.memory.take(like, *shape)
+        torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=device, out=noise)
         return noise.mul_(std).to(self.models)
 
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -73,11 +73,11 @@ class LocalSGD:
     One step with batches of 32 took, best of several on 2 cores::
 
         milliseconds                            loop   threads   batched
-        20 CNNs of the paper                      43        26       118
-        1,000 logistic regressions, 64 to 10     100       186         5
-        1,000 logistic regressions, 561 to 6     120       197        14
+        20 CNNs of the paper                      34        21       127
+        1,000 logistic regressions, 64 to 10     117       234         4
+        1,000 logistic regressions, 561 to 6     138       240        13
 
-    The CNNs took 85 with a module and an optimizer for every client, and 54, 41 and 122 without
+    The CNNs took 87 with a module and an optimizer for every client, and 58, 48 and 131 without
     native kernels. On cores with other load, ``"loop"`` can take ten times as long, ``"threads"``
     twice. `measure` times the backends for your own model: networks for very small images can be
     faster batched. On a CPU, convolutions get images with their channels last in memory, which

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class FusedSequential(nn.Sequential):
     """An ``nn.Sequential`` that fuses 3 x 3 convolution, 2 x 2 max pooling and ReLU on a CPU.
 
-    Training the paper's network then takes 0.6 to 0.8 of the time. Results are the same up to
+    Training the paper's network then takes 0.4 to 0.6 of the time. Results are the same up to
     rounding. Layers with other options, with hooks, or of other classes are called one by one; so
     are all layers if the C library is not available.
 
