@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import count
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,58 +58,64 @@ class LinearNetwork:
 
         ``x`` and ``y`` are ``(c, b, ...)``.
         """
+        steps = self._forward(parameters, x)
+        delta = loss.gradients_of_each(steps[-1].outputs.mT, y).mT
+        for step in reversed(steps):
+            if not step.places:
+                (delta,) = torch.autograd.grad(step.outputs, step.inputs, delta)
+                continue
+            here = delta
+            # Before the weight changes. The gradient of the network's inputs is not needed.
+            if step is not steps[0]:
+                delta = torch.bmm(parameters[step.places[0]].mT, delta)
+            for place in step.places:
+                # v <- mu v + gradient, w <- w - lr v; without velocities, w <- w - lr gradient.
+                target = parameters[place] if velocities is None else velocities[place]
+                keep = 1.0 if velocities is None else momentum
+                rate = -lr if velocities is None else 1.0
+                if place == step.places[0]:
+                    _add_product(target, here, step.inputs.mT, keep=keep, rate=rate)
+                else:
+                    target.mul_(keep).add_(here.sum(2), alpha=rate)
+                if velocities is not None:
+                    parameters[place].add_(velocities[place], alpha=-lr)
+
+    def _forward(self, parameters: Sequence[Tensor], x: Tensor) -> list[_Step]:
         # One column per example, (c, features, b): then the gradient of a weight, delta @ inputs^T,
         # is a product of matrices that are not transposed, which is five times as fast.
         values = x.flatten(2).mT
-        place = 0
-        steps: list[tuple[int | None, Tensor, Tensor]] = []
+        places = count()
+        steps = []
         for layer in self.layers:
             inputs = values
-            if isinstance(layer, nn.Linear):
-                bias = None if layer.bias is None else parameters[place + 1]
-                values = _linear(parameters[place], bias, inputs)
-                steps.append((place, inputs, values))
-                place += 1 if bias is None else 2
-                continue
-            inputs = inputs.detach().requires_grad_()
-            with torch.enable_grad():
-                # Autograd does not let a leaf be overwritten.
-                in_place = getattr(layer, "inplace", False)
-                values = layer(inputs.clone() if in_place else inputs)
-            steps.append((None, inputs, values))
-        delta = loss.gradients_of_each(values.mT, y).mT
-        for layer, (place_of, inputs, outputs) in zip(
-            reversed(self.layers), reversed(steps), strict=True
-        ):
-            if place_of is None:
-                (delta,) = torch.autograd.grad(outputs, inputs, delta)
-                continue
-            weight = parameters[place_of]
-            # Before the weight changes. The gradient of the network's inputs is not needed.
-            earlier = delta if inputs is steps[0][1] else torch.bmm(weight.mT, delta)
-            places = [place_of]
-            if cast(nn.Linear, layer).bias is not None:
-                places.append(place_of + 1)
-            for i in places:
-                target = parameters[i] if velocities is None else velocities[i]
-                keep = 1.0 if velocities is None else momentum
-                step = -lr if velocities is None else 1.0
-                if i == place_of:
-                    _add_product(target, delta, inputs.mT, keep=keep, step=step)
-                else:
-                    target.mul_(keep).add_(delta.sum(2), alpha=step)
-                if velocities is not None:
-                    parameters[i].add_(velocities[i], alpha=-lr)
-            delta = earlier
+            mine = [next(places) for _ in layer.parameters()]
+            if mine:
+                values = _linear(*(parameters[place] for place in mine), inputs=inputs)
+            else:
+                inputs = inputs.detach().requires_grad_()
+                with torch.enable_grad():
+                    # Autograd does not let a leaf be overwritten.
+                    in_place = getattr(layer, "inplace", False)
+                    values = layer(inputs.clone() if in_place else inputs)
+            steps.append(_Step(mine, inputs, values))
+        return steps
 
 
-def _add_product(target: Tensor, left: Tensor, right: Tensor, *, keep: float, step: float) -> None:
-    """``target = keep * target + step * left @ right``, in place, for matrices (c, ...)."""
+class _Step(NamedTuple):
+    """One layer, applied to the values of all clients."""
+
+    places: list[int]  # of its weight and its bias among the parameters
+    inputs: Tensor  # (c, features, b)
+    outputs: Tensor
+
+
+def _add_product(target: Tensor, left: Tensor, right: Tensor, *, keep: float, rate: float) -> None:
+    """``target = keep * target + rate * left @ right``, in place, for matrices (c, ...)."""
     if target[0].numel() >= LARGE:
         # torch adds one client's product after the other, and needs no memory for them.
-        target.baddbmm_(left, right, beta=keep, alpha=step)
+        target.baddbmm_(left, right, beta=keep, alpha=rate)
     else:
-        target.mul_(keep).add_(torch.bmm(left, right), alpha=step)
+        target.mul_(keep).add_(torch.bmm(left, right), alpha=rate)
 
 
 def _flattens(layer: nn.Module) -> bool:
@@ -118,7 +125,7 @@ def _flattens(layer: nn.Module) -> bool:
     return (layer.start_dim, layer.end_dim) == (1, -1)
 
 
-def _linear(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+def _linear(weight: Tensor, bias: Tensor | None = None, *, inputs: Tensor) -> Tensor:
     if bias is None:
         return torch.bmm(weight, inputs)
     return torch.baddbmm(bias[..., None], weight, inputs)
