@@ -82,12 +82,19 @@ def test_benign_results_are_equal(
     for _ in range(4):
         quick.step()
         whole.step()
-        assert torch.equal(quick.models[benign], whole.models[benign])
+        if eq.native_available:
+            assert torch.equal(quick.models[benign], whole.models[benign])
+        else:
+            # Matrix products of torch round differently for other numbers of rows.
+            torch.testing.assert_close(quick.models[benign], whole.models[benign])
     for one, other in zip(quick.history, whole.history, strict=True):
         shared = {name: x for name, x in one.values.items() if name != "idle"}
         assert shared.keys() == other.values.keys()
         for name, value in shared.items():
-            assert value == other.values[name] or math.isnan(value)
+            found = other.values[name]
+            assert value == pytest.approx(
+                found, rel=0 if eq.native_available else 1e-3, nan_ok=True
+            )
 
 
 def test_idle_clients_keep_their_models() -> None:

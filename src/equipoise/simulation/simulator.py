@@ -89,7 +89,8 @@ class Simulator(Settings):
         train_malicious: train and aggregate for malicious clients even if no other client hears
             their models, because the attack replaces all their messages and does not look at
             their models. By default they then keep their initial models, if the trainer can leave
-            clients out, as `LocalSGD` can. Results of benign clients are the same.
+            clients out, as `LocalSGD` can. Results of benign clients are the same, bit by bit with
+            the C kernels.
         seed: determines all random numbers of the run; the trainer has its own seed.
         name: the name of the history.
 
