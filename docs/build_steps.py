@@ -101,7 +101,7 @@ def link_to_pages(app, docname, content):
     if docname == "benchmarks":
         app.env.note_dependency(str(BENCHMARKS))
         text = BENCHMARKS.read_text(encoding="utf-8").replace("](../docs/", "](")
-        content[0] = re.sub(r"\]\((?=\w+\.json\))", "](../benchmarks/", text)
+        content[0] = re.sub(r"\]\((?=\w+\.(?:json|csv)\))", "](../benchmarks/", text)
     content[0] = content[0].replace("](../benchmarks/README.md", "](benchmarks.md")
 
 

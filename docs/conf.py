@@ -53,7 +53,7 @@ UNDOCUMENTED = (
         "TooLittle",
         "ValueT",
     ),
-    *("Perturbation", "Scope", "SettingT", "Space", "ValueT", "WeightedRule"),
+    *("Perturbation", "RecycledMemory", "Scope", "SettingT", "Space", "ValueT", "WeightedRule"),
     "_AlongPerturbation",
 )
 nitpick_ignore_regex = [
