@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
 import equipoise as eq
+from benchmarks.round_workloads import resnet8
 from equipoise.parameters import entries_of
 
 Run = Callable[[], list[float]]
@@ -31,43 +31,6 @@ BATCHES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 WARM_UP_CLIENTS = 5  # for the choice of loops
 FINALISTS = 2  # loops that race
 GOAL = 1.0  # times the fastest loop
-
-
-class ResidualBlock(nn.Module):
-    """Two convolutions beside a shortcut."""
-
-    def __init__(self, before: int, after: int, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        stride = 1 if before == after else 2
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
-            norm(after),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, padding=1, bias=False),
-            norm(after),
-        )
-        self.shortcut = nn.Sequential()
-        if stride == 2:
-            self.shortcut.append(nn.Conv2d(before, after, 1, stride, bias=False))
-            self.shortcut.append(norm(after))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return relu(self.convolutions(x) + self.shortcut(x))
-
-
-def resnet8(norm: Callable[[int], nn.Module]) -> nn.Sequential:
-    """The residual network of 8 layers for images of 3 x 32 x 32."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1, bias=False),
-        norm(16),
-        nn.ReLU(),
-        ResidualBlock(16, 16, norm),
-        ResidualBlock(16, 32, norm),
-        ResidualBlock(32, 64, norm),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(64, 10),
-    )
 
 
 def perceptron() -> nn.Sequential:

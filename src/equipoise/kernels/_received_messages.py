@@ -1,4 +1,4 @@
-"""ReceivedMessages messages with cached norms, finiteness and edges, as kernels use them."""
+"""Received messages with cached norms, finiteness and edges, as kernels use them."""
 
 from __future__ import annotations
 

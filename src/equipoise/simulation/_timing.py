@@ -1,4 +1,4 @@
-"""How long the phases of a round take."""
+"""The time of each phase of a round."""
 
 from __future__ import annotations
 

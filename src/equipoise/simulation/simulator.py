@@ -76,7 +76,7 @@ class Simulator(Settings):
             function of the round, or an `EachRound`.
         total: number of rounds, which BALANCE must know; `run` sets it if it is not given.
         metrics: functions from models (n, d) to values (n,), by name.
-        evaluate_every: measure metrics after every that many rounds, or after the rounds in a
+        evaluate_every: measure metrics once in so many rounds, or after the rounds in a
             container; the last round is always evaluated. By default, that is every round of up to
             100 or of an unknown ``total``, and about 100 evenly spaced rounds of a longer run.
         tolerated: how many malicious neighbors rules expect: a number, or one per client (n,). The

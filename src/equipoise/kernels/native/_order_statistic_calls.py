@@ -80,7 +80,6 @@ def trimmed_means_but_one(
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         places = counted(len(receivers))
-        # A list again, so that all blocks are written.
         # A list here, too, so that all blocks are written.
         return all(
             [
