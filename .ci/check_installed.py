@@ -11,7 +11,7 @@ import networkx  # noqa: F401  (what equipoise cannot do without is not its impo
 import numpy  # noqa: F401
 import torch  # noqa: F401
 
-HEAVY = {"hypothesis", "matplotlib", "pandas", "scipy", "sklearn"}
+HEAVY = {"cryptography", "grpc", "hypothesis", "matplotlib", "pandas", "scipy", "sklearn"}
 SECONDS = 2.0
 
 

@@ -17,16 +17,19 @@ ABANDONED = 3600.0
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], what: str = "file") -> Iterator[IO[bytes]]:
+def atomic_write(
+    path: str | os.PathLike[str], what: str = "file", *, private: bool = False
+) -> Iterator[IO[bytes]]:
     """Open a file that replaces ``path`` when the block ends.
 
     Atomic: an interrupted write, or one that fills the disk, keeps the previous file, and readers
-    never see a part of the new one. Errors call the file ``what``.
+    never see a part of the new one. Errors call the file ``what``. A ``private`` file has mode 0600
+    from its creation on.
     """
     path = Path(path).resolve()
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=_open_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # the name must not reach the disk before the content
@@ -39,6 +42,10 @@ def atomic_write(path: str | os.PathLike[str], what: str = "file") -> Iterator[I
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _delete_abandoned(path: Path) -> None:

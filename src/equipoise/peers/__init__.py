@@ -1,5 +1,14 @@
 """Peers: clients that are processes of their own and exchange models over a network."""
 
+from equipoise.peers.certificates import make_certificates
+from equipoise.peers.credentials import Credentials
 from equipoise.peers.transport import Endpoint, Incoming, RefusedError, Transport
 
-__all__ = ["Endpoint", "Incoming", "RefusedError", "Transport"]
+__all__ = [
+    "Credentials",
+    "Endpoint",
+    "Incoming",
+    "RefusedError",
+    "Transport",
+    "make_certificates",
+]
