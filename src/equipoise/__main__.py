@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from equipoise import __version__, demo
 from equipoise._utils.command_line import folder, integer_from, name_from
+from equipoise.peers._command_line import add_peers_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     summary = "compare all rules under attack; print a table and save a figure"
     _add_demo_options(commands.add_parser("demo", help=summary, description=demo.__doc__))
+    summary = "prepare peers: clients that are processes of their own"
+    add_peers_commands(commands.add_parser("peers", help=summary, description=summary))
     # None: argparse then reads sys.argv.
     options = parser.parse_args(arguments)
     try:

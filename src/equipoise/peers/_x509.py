@@ -63,13 +63,18 @@ def make_authority(key: bytes) -> bytes:
     return builder.sign(signer, SHA256()).public_bytes(Encoding.PEM)
 
 
+def check_authority(authority: bytes, key: bytes) -> None:
+    """Raise `ValueError` unless the authority is valid and can sign with this key."""
+    issuer = _parse_certificate("authority.pem", authority)
+    _check_issuer(issuer)
+    if _signing_key("authority.key", key).public_key() != issuer.public_key():
+        raise ValueError("authority.key must belong to authority.pem, found another key")
+
+
 def make_certificate(name: str, key: bytes, days: int, issuer: bytes, issuer_key: bytes) -> bytes:
     """The certificate of a peer, signed by the authority, for both ends of a connection."""
     authority = _parse_certificate("authority.pem", issuer)
-    _check_issuer(authority)
     signer = _signing_key("authority.key", issuer_key)
-    if signer.public_key() != authority.public_key():
-        raise ValueError("authority.key must belong to authority.pem, found another key")
     public = _signing_key(f"{name}.key", key).public_key()
     if datetime.now(UTC) + timedelta(days=days) > authority.not_valid_after_utc:
         end = authority.not_valid_after_utc.date()

@@ -60,9 +60,7 @@ def make_certificates(
 
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _ensure_authority(folder)
-    issuer = (folder / "authority.pem").read_bytes()
-    issuer_key = (folder / "authority.key").read_bytes()
+    issuer, issuer_key = _ensure_authority(folder)
     new = []
     for name in names:
         path = folder / f"{name}.pem"
@@ -75,20 +73,24 @@ def make_certificates(
         try:
             Credentials.load(folder, name)
         except (ValueError, FileNotFoundError) as error:
-            raise ValueError(f"{error}; or replace it: --renew, renew=True") from error
+            raise ValueError(f"{error}; renew=True or --renew replaces it") from error
     return tuple(new)
 
 
-def _ensure_authority(folder: Path) -> None:
+def _ensure_authority(folder: Path) -> tuple[bytes, bytes]:
     from equipoise.peers import _x509
 
-    certificate = folder / "authority.pem"
-    key = folder / "authority.key"
-    if certificate.is_file() and not key.is_file():
+    path = folder / "authority.pem"
+    key_path = folder / "authority.key"
+    if path.is_file() and not key_path.is_file():
         place = "certificates are made where it is kept; a new authority needs another folder"
-        raise FileNotFoundError(f"{key} is missing: {place}")
-    if not certificate.is_file():
-        _write(certificate, _x509.make_authority(_ensure_key(key)), private=False)
+        raise FileNotFoundError(f"{key_path} is missing: {place}")
+    key = _ensure_key(key_path)
+    if not path.is_file():
+        _write(path, _x509.make_authority(key), private=False)
+    authority = path.read_bytes()
+    _x509.check_authority(authority, key)
+    return authority, key
 
 
 def _ensure_key(path: Path) -> bytes:

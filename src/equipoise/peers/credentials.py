@@ -70,7 +70,8 @@ class Credentials:
             path = Path(folder) / file
             if not path.is_file():
                 command = f"equipoise peers certificates --names {name} --output {folder}"
-                raise FileNotFoundError(f"{path} is missing; make it: {command}")
+                source = f"copy it from the machine where you make certificates: {command}"
+                raise FileNotFoundError(f"{path} is missing; {source}")
             parts.append(path.read_bytes())
         try:
             made = cls(*parts)
