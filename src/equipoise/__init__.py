@@ -32,7 +32,7 @@ from equipoise import attacks, data, metrics, models, plots
 from equipoise._utils.rng import draw_malicious
 from equipoise.attacks import Attack
 from equipoise.kernels import native
-from equipoise.messages import Inbox, Lies
+from equipoise.messages import Inbox, Lies, pack, unpack
 from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
 from equipoise.rules import (
     LEARN,
@@ -99,10 +99,12 @@ __all__ = [
     "mix",
     "models",
     "native_available",
+    "pack",
     "plots",
     "run_exchanges",
     "stack_models",
     "unflatten",
+    "unpack",
     "unstack_models",
 ]
 
