@@ -26,7 +26,7 @@ messages, ``e`` directed edges.
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from equipoise import attacks, data, metrics, models, plots
 from equipoise._utils.rng import draw_malicious
@@ -58,6 +58,9 @@ from equipoise.topology import Topology
 from equipoise.training import LocalSGD, Trainer
 from equipoise.types import Aggregated, RoundInputs
 
+if TYPE_CHECKING:
+    from equipoise.peers import Peer
+
 __version__ = "0.1.0"
 
 native_available = native.available()
@@ -82,6 +85,7 @@ __all__ = [
     "LocalSGD",
     "Median",
     "MultiExchange",
+    "Peer",
     "PerClient",
     "Round",
     "RoundInputs",
@@ -109,8 +113,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Import modules on first use that are slow to import or need extra packages."""
-    if name in ("demo", "testing"):
+    if name in ("demo", "peers", "testing"):
         return import_module(f"equipoise.{name}")
+    if name == "Peer":
+        return import_module("equipoise.peers").Peer
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

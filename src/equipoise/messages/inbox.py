@@ -182,6 +182,30 @@ class Inbox(ReceivedMessages):
         return absent
 
     @property
+    def absences(self) -> dict[int, str]:
+        """Map each sender without a present message to the reason, for the inbox of one receiver.
+
+        `why_absent` does the same by slot, for any receiver. Of a sender with several messages, all
+        absent, the first reason counts.
+
+        >>> own = torch.zeros(2)
+        >>> Inbox.collect([own, own[:1]], like=own, senders=[4, 7]).absences
+        {7: 'wrong size: 1 values, expected 2'}
+        """
+        if self.n != 1:
+            raise ValueError(
+                f"absences needs the inbox of one receiver, found {self.n}; "
+                "inbox.of(i).absences are those of receiver i"
+            )
+        found: dict[int, str] = {}
+        heard = set(self.senders[0][self.present[0]].tolist())
+        for slot, reason in self.why_absent().items():
+            sender = int(self.senders[0, slot])
+            if sender not in heard:
+                found.setdefault(sender, reason)
+        return found
+
+    @property
     def from_others(self) -> Tensor:
         """(n, k) which slots hold a message of another client; receivers are clients 0 to n - 1."""
         receivers = torch.arange(self.n, device=self.senders.device)[:, None]

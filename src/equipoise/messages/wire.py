@@ -190,11 +190,11 @@ def unpack(payload: Buffer, *, like: Tensor) -> Tensor | str:
     return vector
 
 
-def read_header(prefix: Buffer, *, d: int) -> Header | str | None:
+def read_header(prefix: Buffer, *, d: int | None = None) -> Header | str | None:
     """The header of a message with ``d`` values, a reason for rejecting it, or None.
 
-    ``prefix`` holds the first bytes of the message; it may hold all. None means that more bytes are
-    needed. With ``HEADER_LIMIT`` bytes or more, the answer is never None.
+    ``prefix`` holds the first bytes of the message; it may hold all. Without ``d``, compare that of
+    the header before you reserve memory. None means that more bytes are needed. With ``HEADER_LIMIT`` bytes or more, the answer is never None.
 
     >>> from equipoise.messages import read_header
     >>> message = eq.pack(torch.tensor([1.0, -2.0]), round=3, sender="site-a")
@@ -204,7 +204,8 @@ def read_header(prefix: Buffer, *, d: int) -> Header | str | None:
     >>> print(read_header(message[:20], d=2))
     None
     """
-    check_count("d", d, 1, LARGEST_COUNT)
+    if d is not None:
+        check_count("d", d, 1, LARGEST_COUNT)
     view = _as_bytes("prefix", prefix)
     if len(view) < LENGTH_BYTES:
         return None
@@ -216,14 +217,14 @@ def read_header(prefix: Buffer, *, d: int) -> Header | str | None:
     return _parse_header(bytes(view[: LENGTH_BYTES + length]), d)
 
 
-def _parse_header(found: bytes, d: int) -> Header | str:
+def _parse_header(found: bytes, d: int | None) -> Header | str:
     fields = HEADER.fullmatch(found, LENGTH_BYTES)
     if fields is None:
         return "malformed: not the header of an equipoise message"
     version, round_, sender, exchange, scale, code, values = fields.groups()
     if version != b"1":
         return "malformed: another version of the format, expected 1"
-    if int(values) != d:
+    if d is not None and int(values) != d:
         return f"wrong size: {int(values)} values, expected {d}"
     try:
         header = Header(
@@ -231,7 +232,7 @@ def _parse_header(found: bytes, d: int) -> Header | str:
             re.sub(rb"\\(.)", rb"\1", sender).decode(),
             int(exchange),
             DTYPES[code.decode()],
-            d,
+            int(values),
             None if scale is None else float.fromhex(scale.decode()),
         )
     except (ValueError, OverflowError):  # not UTF-8, too large, not printable, ...

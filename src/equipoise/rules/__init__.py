@@ -1,6 +1,11 @@
 """The rules, one per file, and the base classes and helpers for rules of your own."""
 
-from equipoise.rules._guarantees import GuaranteeWarning, at_most_one_warning, without_warnings
+from equipoise.rules._guarantees import (
+    GuaranteeWarning,
+    at_most_one_warning,
+    serving,
+    without_warnings,
+)
 from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
@@ -43,6 +48,7 @@ __all__ = [
     "mix_and_check",
     "own_share",
     "run_exchanges",
+    "serving",
     "uniform",
     "without_warnings",
 ]

@@ -1,0 +1,309 @@
+"""Where the messages of neighbors arrive, and which of them a peer takes.
+
+A neighbor may send arbitrary bytes at any time. Three properties bound what it can cause:
+
+- Memory: a neighbor has a fixed number of buffers of one model each. A message that finds no free
+  buffer is refused as busy, and its sender may try again.
+- Time: no method waits for a neighbor, except until the deadline of an exchange.
+- Reach: a neighbor that sends too much, too late or the wrong thing loses its own messages only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Condition
+
+import torch
+from torch import Tensor
+
+from equipoise._utils.recycled_memory import RecycledMemory
+from equipoise.messages import Header, Inbox, decode_into
+from equipoise.peers._arriving import REPLACED, ArrivingMessage, Buffer, Position
+from equipoise.peers.report import NeighborReport, kind_of
+from equipoise.peers.transport import RefusedError
+
+SILENT = "silent: no message arrived before the deadline"
+MOST_STREAMS = 8  # of one neighbor at a time; an honest one has a stream per exchange on its way
+
+
+class When(Enum):
+    """The place of a message's exchange in time, as the peer sees it."""
+
+    OVER = 0
+    RUNNING = 1
+    LATER = 2
+
+
+@dataclass(eq=False)
+class Neighbor:
+    """The messages of one neighbor, and what is known of them."""
+
+    row: int
+    report: NeighborReport = field(default_factory=NeighborReport)
+    streams: int = 0
+    arriving: dict[Position, Buffer] = field(default_factory=dict)
+    waiting: dict[Position, Buffer] = field(default_factory=dict)  # for later exchanges
+    late: Buffer | None = None  # the newest message whose exchange is over
+    taken: set[Position] = field(default_factory=set)  # against replays
+    trouble: str = SILENT  # why no message was taken in this exchange
+    newest: int = -1  # the latest round that the neighbor has announced
+
+
+@dataclass(eq=False)
+class Exchange:
+    """An exchange that is running: each neighbor has a row of the bank."""
+
+    position: Position
+    bank: Tensor
+    begun: float
+    missing: set[str]
+
+
+class Mailbox:
+    """Collects the messages of all neighbors; an `Endpoint` for transports.
+
+    Args:
+        neighbors: their names, in the order of their ids.
+        stash: how many messages of one neighbor may wait for later exchanges.
+        max_staleness: how many rounds old a late message may be that stands in for an absent one.
+    """
+
+    def __init__(self, neighbors: Iterable[str], *, stash: int, max_staleness: int) -> None:
+        self.neighbors = {name: Neighbor(row) for row, name in enumerate(neighbors)}
+        self.strangers: Counter[str] = Counter()  # refused messages of others, by kind of reason
+        self._stash = stash
+        self._max_staleness = max_staleness
+        self._sizes: dict[int, int] = {}  # the number of values of a message, by exchange
+        self._position = Position(-1)  # of the exchange that is running, or of the last one
+        self._running: Exchange | None = None
+        self._on_their_way = 0  # messages of this peer
+        self._memory = RecycledMemory()
+        self._changed = Condition()  # guards everything above
+
+    # The exchanges of the peer
+
+    def begin(self, own: Tensor, position: Position) -> None:
+        """Start an exchange; messages for it that have been waiting count at once."""
+        with self._changed:
+            bank = self._memory.take(own, len(self.neighbors), own.numel())
+            self._running = Exchange(position, bank, time.monotonic(), set(self.neighbors))
+            self._position = position
+            self._sizes[position.exchange] = own.numel()
+            self._on_their_way += len(self.neighbors)
+            for neighbor in self.neighbors.values():
+                neighbor.taken = {x for x in neighbor.taken if self._age(x) <= self._max_staleness}
+                for due in sorted(x for x in neighbor.waiting if x <= position):
+                    with suppress(RefusedError):  # its round was skipped, and it is too late now
+                        self._take(neighbor.waiting.pop(due))
+
+    def finish(self, senders: Tensor, end: float) -> Inbox:
+        """The inbox of the exchange, once each neighbor has been heard or the time is ``end``.
+
+        ``senders`` are the ids of the neighbors.
+        """
+        with self._changed:
+            running = self._running
+            assert running is not None, "finish follows begin"
+            self._changed.wait_for(lambda: not running.missing, end - time.monotonic())
+            for name in sorted(running.missing):
+                self._use_late(running, self.neighbors[name])
+            self._running = None
+            missing = [self.neighbors[name] for name in running.missing]
+            reasons = {neighbor.row: neighbor.trouble for neighbor in missing}
+            for neighbor in self.neighbors.values():
+                neighbor.trouble = SILENT
+        mask = torch.ones_like(senders, dtype=torch.bool)
+        absent = list(reasons)
+        mask[absent] = False
+        # The memory holds messages of earlier rounds.
+        running.bank[absent] = 0.0
+        rows = torch.arange(len(senders), device=senders.device)
+        return Inbox(running.bank, rows[None], mask[None], senders[None], reasons=reasons)
+
+    def newest_rounds(self) -> list[int]:
+        """The latest round that each neighbor has announced, of those that were heard."""
+        with self._changed:
+            return [x.newest for x in self.neighbors.values() if x.newest >= 0]
+
+    def drain(self, end: float) -> None:
+        """Wait until all messages of this peer have arrived, or failed, or the time is ``end``."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._on_their_way, end - time.monotonic())
+
+    def _use_late(self, running: Exchange, neighbor: Neighbor) -> None:
+        late = neighbor.late
+        if late is None or late.position.exchange != running.position.exchange:
+            return
+        neighbor.late = None
+        if self._age(late.position) <= self._max_staleness:
+            neighbor.report.stale += 1
+            self._fill(running, neighbor, late)
+
+    # What happened, for the report
+
+    def count_absences(self, kinds: Mapping[str, str]) -> None:
+        """Count the neighbors that were absent from an exchange, with the kind of reason."""
+        with self._changed:
+            for name, kind in kinds.items():
+                self.neighbors[name].report.absent[kind] += 1
+
+    def count_decisions(self, accepted: Iterable[str], rejected: Iterable[str]) -> None:
+        """Count the neighbors whose messages the rule accepted, and rejected."""
+        with self._changed:
+            for name in accepted:
+                self.neighbors[name].report.accepted += 1
+            for name in rejected:
+                self.neighbors[name].report.rejected += 1
+
+    def reports(self) -> tuple[dict[str, NeighborReport], Counter[str]]:
+        """Copies of the counts of all neighbors, and of those of strangers."""
+        with self._changed:
+            reports = {name: deepcopy(of.report) for name, of in self.neighbors.items()}
+            return reports, self.strangers.copy()
+
+    # The endpoint of a transport
+
+    def open(self, sender: str | None) -> ArrivingMessage:
+        """Begin to receive a message; see `Endpoint.open`."""
+        if sender is not None:
+            if sender not in self.neighbors:
+                raise self.refuse(None, "unknown sender: not a neighbor of this peer")
+            with self._changed:
+                neighbor = self.neighbors[sender]
+                if neighbor.streams >= MOST_STREAMS:
+                    raise RefusedError("busy: too many streams", busy=True)
+                neighbor.streams += 1
+        return ArrivingMessage(self, sender)
+
+    def sent(self, neighbor: str, size: int, error: str | None) -> None:
+        """Count a message of this peer; see `Endpoint.sent`."""
+        with self._changed:
+            report = self.neighbors[neighbor].report
+            if error is None:
+                report.sent += 1
+                report.bytes_sent += size
+            else:
+                report.unsent[kind_of(error)] += 1
+            self._on_their_way -= 1
+            if not self._on_their_way:
+                self._changed.notify_all()
+
+    # Messages that arrive
+
+    def admit(self, sender: str | None, header: Header) -> Buffer:
+        """Memory for a message with this header, or RefusedError."""
+        if sender is None and header.sender not in self.neighbors:
+            raise self.refuse(None, "unknown sender: not a neighbor of this peer")
+        if sender is not None and header.sender != sender:
+            raise self.refuse(sender, "unauthenticated: the message names another sender")
+        position = Position(header.round, header.exchange)
+        with self._changed:
+            neighbor = self.neighbors[header.sender]
+            neighbor.newest = max(neighbor.newest, header.round)
+            size = self._sizes.get(header.exchange)
+            if size is None:
+                raise RefusedError("busy: this exchange has not begun", busy=True)
+            if header.d != size:
+                reason = f"wrong size: {header.d} values, expected {size}"
+                raise self.refuse(header.sender, reason)
+            if position in neighbor.taken or position in neighbor.waiting:
+                raise self.refuse(header.sender, "duplicate: the first message counts")
+            if self._is_useless(position):
+                raise self._refuse_late(header.sender, position)
+            self._check_room(neighbor, position)
+            buffer = Buffer.for_header(header)
+            # A sender that lost its connection sends again while the first copy still seems to be
+            # on its way. The later copy takes the place of the first one.
+            if position in neighbor.arriving:
+                neighbor.arriving[position].discard()
+            neighbor.arriving[position] = buffer
+            return buffer
+
+    def deliver(self, buffer: Buffer) -> None:
+        """Take a complete message, or RefusedError."""
+        with self._changed:
+            if buffer.is_discarded:
+                raise RefusedError(REPLACED)
+            self.release(buffer)
+            neighbor = self.neighbors[buffer.sender]
+            neighbor.report.bytes_received += buffer.header.size
+            if self._when(buffer.position) is When.LATER:
+                neighbor.waiting[buffer.position] = buffer
+            else:
+                self._take(buffer)
+
+    def release(self, buffer: Buffer) -> None:
+        """Forget a message, if it was not delivered."""
+        with self._changed:
+            arriving = self.neighbors[buffer.sender].arriving
+            if arriving.get(buffer.position) is buffer:
+                del arriving[buffer.position]
+
+    def end_stream(self, sender: str | None) -> None:
+        """Note that a stream of a message has ended."""
+        if sender is not None:
+            with self._changed:
+                self.neighbors[sender].streams -= 1
+
+    def refuse(self, sender: str | None, reason: str) -> RefusedError:
+        """Note why a message is not taken; return the error to raise."""
+        kind = kind_of(reason)
+        with self._changed:
+            if sender is None:
+                self.strangers[kind] += 1
+            else:
+                self.neighbors[sender].report.refused[kind] += 1
+                self.neighbors[sender].trouble = reason
+        return RefusedError(reason)
+
+    def _refuse_late(self, sender: str, position: Position) -> RefusedError:
+        return self.refuse(sender, f"late: round {position.t} arrived in round {self._position.t}")
+
+    def _when(self, position: Position) -> When:
+        if position > self._position:
+            return When.LATER
+        is_running = position == self._position and self._running is not None
+        return When.RUNNING if is_running else When.OVER
+
+    def _age(self, position: Position) -> int:
+        return self._position.t - position.t
+
+    def _is_useless(self, position: Position) -> bool:
+        """Whether a message comes too late to stand in for a later one."""
+        is_fresh = 0 < self._max_staleness >= self._age(position)
+        return self._when(position) is When.OVER and not is_fresh
+
+    def _check_room(self, neighbor: Neighbor, position: Position) -> None:
+        """Raise unless the neighbor has a free buffer for a message at this position."""
+        # Messages of the past, the present and the future do not take each other's buffers: a
+        # neighbor that is ahead can still send what the others wait for.
+        when = self._when(position)
+        room = self._stash if when is When.LATER else 1
+        held = {x for x in (*neighbor.arriving, *neighbor.waiting) if self._when(x) is when}
+        if len(held - {position}) >= room:
+            raise RefusedError("busy: too many messages on their way", busy=True)
+
+    def _take(self, buffer: Buffer) -> None:
+        """Use a complete message in the exchange that is running, or keep it as a late one."""
+        neighbor = self.neighbors[buffer.sender]
+        if self._is_useless(buffer.position):
+            raise self._refuse_late(buffer.sender, buffer.position)
+        if self._running is not None and self._when(buffer.position) is When.RUNNING:
+            neighbor.report.seconds_waited += time.monotonic() - self._running.begun
+            self._fill(self._running, neighbor, buffer)
+        elif neighbor.late is None or neighbor.late.position < buffer.position:
+            neighbor.late = buffer
+
+    def _fill(self, running: Exchange, neighbor: Neighbor, buffer: Buffer) -> None:
+        decode_into(buffer.header, buffer.body, running.bank[neighbor.row])
+        neighbor.taken.add(buffer.position)
+        neighbor.report.received += 1
+        running.missing.discard(buffer.sender)
+        if not running.missing:
+            self._changed.notify_all()
