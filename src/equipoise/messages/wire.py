@@ -194,7 +194,8 @@ def read_header(prefix: Buffer, *, d: int | None = None) -> Header | str | None:
     """The header of a message with ``d`` values, a reason for rejecting it, or None.
 
     ``prefix`` holds the first bytes of the message; it may hold all. Without ``d``, compare that of
-    the header before you reserve memory. None means that more bytes are needed. With ``HEADER_LIMIT`` bytes or more, the answer is never None.
+    the header before you reserve memory. None means that more bytes are needed. With
+    ``HEADER_LIMIT`` bytes or more, the answer is never None.
 
     >>> from equipoise.messages import read_header
     >>> message = eq.pack(torch.tensor([1.0, -2.0]), round=3, sender="site-a")
