@@ -2,11 +2,13 @@
 
 from equipoise.peers.certificates import make_certificates
 from equipoise.peers.credentials import Credentials
+from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.transport import Endpoint, Incoming, RefusedError, Transport
 
 __all__ = [
     "Credentials",
     "Endpoint",
+    "GrpcTransport",
     "Incoming",
     "RefusedError",
     "Transport",
