@@ -6,6 +6,7 @@ trusted. Import this package as ``eq.peers``.
 
 from equipoise.peers.certificates import make_certificates
 from equipoise.peers.credentials import Credentials
+from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.in_memory import InMemoryNetwork
 from equipoise.peers.malicious_peer import MaliciousPeer
 from equipoise.peers.peer import Peer
@@ -15,6 +16,7 @@ from equipoise.peers.transport import Endpoint, Incoming, RefusedError, Transpor
 __all__ = [
     "Credentials",
     "Endpoint",
+    "GrpcTransport",
     "InMemoryNetwork",
     "Incoming",
     "MaliciousPeer",
