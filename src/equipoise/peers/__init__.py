@@ -10,11 +10,13 @@ from equipoise.peers.in_memory import InMemoryNetwork
 from equipoise.peers.malicious_peer import MaliciousPeer
 from equipoise.peers.peer import Peer
 from equipoise.peers.report import NeighborReport, Report
+from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.transport import Endpoint, Incoming, RefusedError, Transport
 
 __all__ = [
     "Credentials",
     "Endpoint",
+    "GrpcTransport",
     "InMemoryNetwork",
     "Incoming",
     "MaliciousPeer",
