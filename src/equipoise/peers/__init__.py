@@ -6,11 +6,11 @@ trusted. Import this package as ``eq.peers``.
 
 from equipoise.peers.certificates import make_certificates
 from equipoise.peers.credentials import Credentials
+from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.in_memory import InMemoryNetwork
 from equipoise.peers.malicious_peer import MaliciousPeer
 from equipoise.peers.peer import Peer
 from equipoise.peers.report import NeighborReport, Report
-from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.transport import Endpoint, Incoming, RefusedError, Transport
 
 __all__ = [
