@@ -56,6 +56,19 @@ def test_silent_neighbor_costs_the_deadline() -> None:
     assert eq.Balance()(OWN, inbox, t=0, total=1).model.equal(OWN)
 
 
+def test_deadline_can_pass_before_sending() -> None:
+    timeouts: list[float] = []
+
+    class Recorder:
+        def start(self, endpoint: Endpoint) -> None: ...
+        def close(self) -> None: ...
+        def send(self, neighbor: str, chunks: Sequence[bytes], timeout: float) -> None:
+            timeouts.append(timeout)
+
+    Peer("a", ["b"], transport=Recorder()).exchange(OWN, 0, deadline=1e-9)
+    assert timeouts == [0.0]
+
+
 def test_ids_follow_names_of_all_clients() -> None:
     network = InMemoryNetwork()
     peer = Peer("c", ["e", "b"], names="fedcba", transport=network.transport("c"))

@@ -178,7 +178,8 @@ class Peer:
         self._mailbox.begin(own, position)
         self._position = position
         for neighbor in self.neighbors:
-            self._transport.send(neighbor, payload, end - time.monotonic())
+            # On a busy machine, the time can be over before the message is on its way.
+            self._transport.send(neighbor, payload, max(0.0, end - time.monotonic()))
         return self._mailbox.finish(self._senders.to(own.device), end)
 
     def _pack(self, model: Tensor, position: Position) -> list[bytes]:
