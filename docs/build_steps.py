@@ -20,7 +20,7 @@ NOTEBOOKS = HERE.parent / "examples"
 GALLERY = HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
 MODULES = (
-    *("", "attacks", "data", "kernels", "metrics"),
+    *("", "attacks", "data", "kernels", "messages", "metrics"),
     *("models", "plots", "rules", "testing", "types"),
 )
 # A row of the table in examples/README.md.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from equipoise.peers import Credentials, certificates, make_certificates
@@ -152,6 +153,16 @@ def test_mixed_authorities_are_found(tmp_path: Path) -> None:
     key.write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"authority.key must be a private key in PEM"):
         make_certificates(tmp_path / "one", ["site-c"])
+
+
+def test_authority_has_an_elliptic_key(tmp_path: Path) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "authority.key").write_bytes(pem)
+    with pytest.raises(
+        ValueError, match=r"authority.key must be an elliptic curve key, found Ed255"
+    ):
+        make_certificates(tmp_path, ["site-a"])
 
 
 def test_certificates_end_before_the_authority(

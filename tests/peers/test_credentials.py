@@ -123,6 +123,12 @@ def test_peer_is_no_authority(a: Credentials, b: Credentials) -> None:
         dataclasses.replace(a, authority=b.certificate)
 
 
+def test_authority_must_say_so(folder: Path, a: Credentials) -> None:
+    certificate, _ = issue(folder, [])
+    with pytest.raises(ValueError, match="must be the certificate of an authority, found one of"):
+        dataclasses.replace(a, authority=certificate)
+
+
 def test_other_authority_is_rejected(a: Credentials, stranger: Credentials) -> None:
     with pytest.raises(ValueError, match="certificate must be signed by the authority"):
         dataclasses.replace(a, authority=stranger.authority)
@@ -195,6 +201,13 @@ def test_renamed_files_are_rejected(folder: Path, tmp_path: Path) -> None:
         ValueError, match=r"site-c.pem in .* must be of site-c, found one of site-a"
     ):
         Credentials.load(tmp_path, "site-c")
+
+
+def test_mixed_files_are_rejected(folder: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["site-a"])
+    (tmp_path / "site-a.key").write_bytes((folder / "site-a.key").read_bytes())
+    with pytest.raises(ValueError, match=r"credentials of site-a in .*: key must belong to the"):
+        Credentials.load(tmp_path, "site-a")
 
 
 def test_names_leave_no_folder(folder: Path) -> None:

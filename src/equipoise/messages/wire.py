@@ -230,7 +230,8 @@ def _parse_header(found: bytes, d: int | None) -> Header | str:
     try:
         header = Header(
             int(round_),
-            re.sub(rb"\\(.)", rb"\1", sender).decode(),
+            # Each quote is escaped, so that the backslashes which remain are in pairs.
+            sender.replace(rb"\"", b'"').replace(rb"\\", b"\\").decode(),
             int(exchange),
             DTYPES[code.decode()],
             int(values),

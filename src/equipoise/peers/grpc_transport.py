@@ -27,6 +27,7 @@ _SERVICE = "equipoise.Peer"
 _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
+_GRACE = 0.5  # seconds, for streams that are open
 
 
 class GrpcTransport:
@@ -206,7 +207,9 @@ class GrpcTransport:
             async with asyncio.timeout(_CLOSING):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 if self._server is not None:
-                    await self._server.stop(None)
+                    # Replies on their way get through: a neighbor that misses the reply to its
+                    # last message would send it again, to nobody.
+                    await self._server.stop(_GRACE)
                 for channel in self._channels.values():
                     await channel.close()
         self._server = None

@@ -20,6 +20,7 @@ from equipoise.peers._alarms import Alarms, logger
 from equipoise.peers._arriving import Position
 from equipoise.peers._mailbox import Mailbox
 from equipoise.peers.credentials import Credentials
+from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.report import Report, kind_of
 from equipoise.peers.transport import Transport
 from equipoise.rules import Aggregator, MultiExchange, at_most_one_warning, run_exchanges, serving
@@ -308,7 +309,4 @@ def _grpc_transport(
         raise ValueError('neighbors must map names to addresses, such as {"site-b": "host:7000"}')
     if listen is None:
         raise ValueError('listen must be an address, such as "0.0.0.0:7000", found None')
-    # Imported here: gRPC is optional, and other transports do without it.
-    from equipoise.peers.grpc_transport import GrpcTransport
-
     return GrpcTransport(name, addresses, listen=listen, credentials=credentials, insecure=insecure)
