@@ -188,6 +188,17 @@ def test_newest_round_is_the_median() -> None:
     assert a.newest_round() == 7
 
 
+def test_early_minority_does_not_choose_newest_round() -> None:
+    a, b, c, d = peers("a", "b", "c", "d")
+    a.exchange(OWN, 0, deadline=0.01)
+    b.exchange(OWN, 10**12, deadline=0.05)
+    assert a.newest_round() is None
+    c.exchange(OWN, 4, deadline=0.05)
+    assert a.newest_round() == 4
+    d.exchange(OWN, 5, deadline=0.05)
+    assert a.newest_round() == 5
+
+
 def test_skipping_to_newest_round_joins_the_others() -> None:
     found = peers("a", "b", "c")
     a, *others = found
