@@ -327,7 +327,7 @@ def test_announced_rounds_are_remembered() -> None:
     box.begin(OWN, Position(0))
     push(box, message(1))
     refused(box, message(7))
-    assert box.newest_rounds() == [7]
+    assert box.newest_rounds() == [7, -1]
 
 
 def test_half_precision_is_decoded() -> None:

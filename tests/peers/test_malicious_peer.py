@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -115,3 +116,11 @@ def test_data_attack_is_an_error() -> None:
     transport = InMemoryNetwork().transport("m")
     with pytest.raises(ValueError, match="attack must be an attack on messages"):
         MaliciousPeer("m", ["a"], attack, transport=transport)  # type: ignore[arg-type]
+
+
+def test_malicious_peer_keeps_the_pace_of_benign_ones() -> None:
+    transport = InMemoryNetwork().transport("m")
+    begun = time.monotonic()
+    with MaliciousPeer("m", ["a"], eq.attacks.Zero(), transport=transport) as peer:
+        peer.exchange(torch.ones(2), 0, deadline=0.2)
+        assert time.monotonic() - begun >= 0.2

@@ -56,6 +56,19 @@ def test_silent_neighbor_costs_the_deadline() -> None:
     assert eq.Balance()(OWN, inbox, t=0, total=1).model.equal(OWN)
 
 
+def test_deadline_can_pass_before_sending() -> None:
+    timeouts: list[float] = []
+
+    class Recorder:
+        def start(self, endpoint: Endpoint) -> None: ...
+        def close(self) -> None: ...
+        def send(self, neighbor: str, chunks: Sequence[bytes], timeout: float) -> None:
+            timeouts.append(timeout)
+
+    Peer("a", ["b"], transport=Recorder()).exchange(OWN, 0, deadline=1e-9)
+    assert timeouts == [0.0]
+
+
 def test_ids_follow_names_of_all_clients() -> None:
     network = InMemoryNetwork()
     peer = Peer("c", ["e", "b"], names="fedcba", transport=network.transport("c"))
@@ -173,6 +186,17 @@ def test_newest_round_is_the_median() -> None:
     for peer, t in zip(found[1:], (10**12, 7, 5), strict=True):
         peer.exchange(OWN, t, deadline=0.05)
     assert a.newest_round() == 7
+
+
+def test_early_minority_does_not_choose_newest_round() -> None:
+    a, b, c, d = peers("a", "b", "c", "d")
+    a.exchange(OWN, 0, deadline=0.01)
+    b.exchange(OWN, 10**12, deadline=0.05)
+    assert a.newest_round() is None
+    c.exchange(OWN, 4, deadline=0.05)
+    assert a.newest_round() == 4
+    d.exchange(OWN, 5, deadline=0.05)
+    assert a.newest_round() == 5
 
 
 def test_skipping_to_newest_round_joins_the_others() -> None:

@@ -127,9 +127,9 @@ class Mailbox:
         return Inbox(running.bank, rows[None], mask[None], senders[None], reasons=reasons)
 
     def newest_rounds(self) -> list[int]:
-        """The latest round that each neighbor has announced, of those that were heard."""
+        """The latest round that each neighbor has announced, -1 if it was not heard."""
         with self._changed:
-            return [x.newest for x in self.neighbors.values() if x.newest >= 0]
+            return [neighbor.newest for neighbor in self.neighbors.values()]
 
     def drain(self, end: float) -> None:
         """Wait until all messages of this peer have arrived, or failed, or the time is ``end``."""

@@ -84,6 +84,10 @@ class MaliciousPeer(Peer):
         for neighbor, lie in zip(self.neighbors, lies, strict=True):
             payload = self._pack(lie, position)
             self._transport.send(neighbor, payload, max(0.0, end - time.monotonic()))
+        if not inbox.mask.all():
+            # A benign peer would wait. One that does not is soon rounds ahead, and its neighbors
+            # refuse what it sends.
+            time.sleep(max(0.0, end - time.monotonic()))
         return inbox
 
     def _forge(self, own: Tensor, inbox: Inbox, position: Position) -> list[Tensor]:

@@ -179,7 +179,8 @@ class Peer:
         self._mailbox.begin(own, position)
         self._position = position
         for neighbor in self.neighbors:
-            self._transport.send(neighbor, payload, end - time.monotonic())
+            # On a busy machine, the time can be over before the message is on its way.
+            self._transport.send(neighbor, payload, max(0.0, end - time.monotonic()))
         return self._mailbox.finish(self._senders.to(own.device), end)
 
     def _pack(self, model: Tensor, position: Position) -> list[bytes]:
@@ -231,14 +232,15 @@ class Peer:
         return mixed_with, out
 
     def newest_round(self) -> int | None:
-        """The round that most neighbors have reached, None if none was heard.
+        """The round that most neighbors have reached, None before most of them were heard.
 
-        It is the median of the rounds that they have announced, so that a minority of malicious
-        neighbors cannot choose it. A peer that was stopped or restarted goes on there:
-        ``t = max(t + 1, peer.newest_round() or 0)``.
+        It is the median of the rounds that all neighbors have announced. A minority of malicious
+        neighbors cannot choose it, not even while the others are silent. A peer that was stopped or
+        restarted goes on there: ``t = max(t + 1, peer.newest_round() or 0)``.
         """
         announced = sorted(self._mailbox.newest_rounds())
-        return announced[(len(announced) - 1) // 2] if announced else None
+        newest = announced[(len(announced) - 1) // 2] if announced else -1
+        return None if newest < 0 else newest
 
     # What happened
 
