@@ -49,6 +49,14 @@ def ascending(x: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(x.numpy(), axis=-1))
 
 
+def row_sums(x: Tensor) -> Tensor:
+    """(rows,) sums of the columns, one after the other, so that zeros among them change no bit.
+
+    The order of `Tensor.sum` depends on the number of columns.
+    """
+    return x.cumsum(1)[:, -1] if x.shape[1] else x.new_zeros(len(x))
+
+
 def column_blocks(d: int, width: int) -> Iterator[slice]:
     """Slices that cover ``range(d)``."""
     for start in range(0, d, width):
