@@ -71,6 +71,8 @@ def play(peer: eq.Peer, client: int, rule: Any, local: eq.LocalSGD) -> Tensor:
             ),
             state=state,
         )
+        absences = {other: x.absent for other, x in peer.report().neighbors.items() if x.absent}
+        assert not absences, absences  # otherwise each later exchange would wait for its deadline
         state = out.state
         models[client] = eq.mix(mixed_with, out.model, alpha=0.25)
     return models[client]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from typing import Any
 
@@ -19,11 +21,16 @@ EVERY = {**RULES, **LEARNS}
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that are free now, and that the system does not give to other connections."""
+    found: list[int] = []
+    # Ephemeral ports begin at 32768 or higher.
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 1_000):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"found {len(found)} free ports of {count}")
 
 
 def play_all(client: int, ports: list[list[int]]) -> dict[str, Tensor]:
