@@ -112,7 +112,7 @@ def run(peer: Peer, options: argparse.Namespace) -> None:
         peer.record(out)
         model = eq.mix(own, out.model, alpha=0.5)
         # A peer that was stopped or restarted skips the rounds that the others have finished.
-        following = max(t + 1, peer.newest_round() or 0)
+        following = max(t + 1, peer.newest_round(tolerated=1) or 0)
         checkpoint = {"t": following, "model": model, "alone": alone}
         line = {
             "t": t,
@@ -137,7 +137,11 @@ def resident_mb() -> float:
 
 def make_peer(options: argparse.Namespace) -> Peer:
     """The peer of the command line, benign or malicious."""
-    named: dict[str, Any] = {"listen": options.listen, "alarm_after": 3}
+    named: dict[str, Any] = {
+        "listen": options.listen,
+        "alarm_after": 3,
+        "max_staleness": options.max_staleness,
+    }
     if options.certificates is None:
         named["insecure"] = options.insecure
     else:
@@ -172,6 +176,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--total", type=int, default=30, help="rounds")
     found.add_argument("--deadline", type=float, default=0.5, help="seconds of an exchange")
     found.add_argument("--pace", type=float, default=0.1, help="least seconds of training")
+    found.add_argument("--max-staleness", type=int, default=1, help="rounds, see equipoise.Peer")
     found.add_argument("--d", type=int, default=20, help="parameters of the model")
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--checkpoint", type=Path, required=True)

@@ -104,6 +104,7 @@ class Run:
             "--deadline": self._options.deadline,
             "--pace": self._options.pace,
             "--d": self._options.d,
+            "--max-staleness": self._options.max_staleness,
             "--checkpoint": self._disks[client] / "checkpoint.pt",
             "--log": self.log(client),
             "--clock-skew": self._skews[client],
@@ -180,7 +181,7 @@ class Run:
             self.continued[client].append(time.monotonic())
             self.signal(client, signal.SIGCONT)
         elif fault.kind == "full-disk":
-            (self._disks[client] / "filler").unlink()
+            (self._disks[client] / "filler").unlink(missing_ok=True)
         self.ends[fault] = time.monotonic()
 
     def _set_links(self) -> None:
@@ -238,6 +239,19 @@ class Run:
                 found.append(f"error {lines[-1]['error']:.3f}")
         return [f"{self.names[client]}: {text}" for text in found]
 
+    def silent_links(self) -> int:
+        """How many links between survivors carried no message in the three rounds before the last.
+
+        In the last round, others may have ended already.
+        """
+        survivors = [client for client in self.benign() if client not in self.ended_for_good]
+        found = 0
+        for receiver in survivors:
+            lines = self.lines(receiver)[-4:-1]
+            for sender in survivors:
+                found += all(self.names[sender] in line["absences"] for line in lines)
+        return found
+
     def row(self) -> Row:
         """The results of all benign clients."""
         lines = {client: self.lines(client) for client in self.benign()}
@@ -254,6 +268,7 @@ class Run:
             "exchanges": len(every),
             "overrun": round(max(overruns, default=0.0), 3),
             "absences": dict(absences),
+            "silent_links": self.silent_links(),
             "unsaved": sum(not line["is_saved"] for line in every),
             "error": round(max((x["error"] for x in survivors), default=1.0), 3),
             "error_alone": round(max((x["error_alone"] for x in survivors), default=1.0), 3),

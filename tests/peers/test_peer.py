@@ -199,6 +199,17 @@ def test_early_minority_does_not_choose_newest_round() -> None:
     assert a.newest_round() == 5
 
 
+def test_newest_round_tolerates_malicious_neighbors() -> None:
+    a, b, c, d, _ = peers("a", "b", "c", "d", "e")
+    a.exchange(OWN, 0, deadline=0.01)
+    for peer, t in ((b, 10**12), (c, 9), (d, 7)):
+        peer.exchange(OWN, t, deadline=0.05)
+    found = [a.newest_round(tolerated=count) for count in range(5)]
+    assert found == [10**12, 9, 7, None, None]
+    with pytest.raises(ValueError, match="tolerated must be an integer at least 0"):
+        a.newest_round(tolerated=-1)
+
+
 def test_skipping_to_newest_round_joins_the_others() -> None:
     found = peers("a", "b", "c")
     a, *others = found

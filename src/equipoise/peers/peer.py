@@ -231,15 +231,21 @@ class Peer:
         self.record(out)
         return mixed_with, out
 
-    def newest_round(self) -> int | None:
-        """The round that most neighbors have reached, None before most of them were heard.
+    def newest_round(self, *, tolerated: int | None = None) -> int | None:
+        """The newest round that more than ``tolerated`` neighbors have reached, None before that.
 
-        It is the median of the rounds that all neighbors have announced. A minority of malicious
-        neighbors cannot choose it, not even while the others are silent. A peer that was stopped or
-        restarted goes on there: ``t = max(t + 1, peer.newest_round() or 0)``.
+        At least one of them is benign if at most ``tolerated`` are malicious, so malicious
+        neighbors alone cannot choose the round, not even while the others are silent. By default,
+        half of the neighbors are tolerated. A peer that was stopped or restarted goes on there:
+        ``t = max(t + 1, peer.newest_round(tolerated=1) or 0)``. A small number lets peers meet
+        again after a fault that has hit most of them: the others may be rounds ahead, and do not
+        wait.
         """
-        announced = sorted(self._mailbox.newest_rounds())
-        newest = announced[(len(announced) - 1) // 2] if announced else -1
+        announced = sorted(self._mailbox.newest_rounds(), reverse=True)
+        if tolerated is None:
+            tolerated = len(announced) // 2
+        check_count("tolerated", tolerated, 0)
+        newest = announced[tolerated] if tolerated < len(announced) else -1
         return None if newest < 0 else newest
 
     # What happened
