@@ -165,13 +165,24 @@ def test_run_exchanges_serves_rules_with_several() -> None:
     assert report.neighbors["b"].received == report.exchanges
 
 
-def test_newest_round_is_the_median() -> None:
+def test_newest_round_is_of_the_majority() -> None:
     found = peers("a", "b", "c", "d")
     a = found[0]
     assert a.newest_round() is None
     a.exchange(OWN, 0, deadline=0.01)
     for peer, t in zip(found[1:], (10**12, 7, 5), strict=True):
         peer.exchange(OWN, t, deadline=0.05)
+    assert a.newest_round() == 7
+
+
+def test_minority_cannot_choose_newest_round() -> None:
+    """After a restart, the first neighbor that is heard may be malicious."""
+    found = peers("a", "b", "c", "d")
+    a = found[0]
+    a.exchange(OWN, 0, deadline=0.01)
+    found[1].exchange(OWN, 10**12, deadline=0.05)
+    assert a.newest_round() is None
+    found[2].exchange(OWN, 7, deadline=0.05)
     assert a.newest_round() == 7
 
 

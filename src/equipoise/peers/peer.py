@@ -231,14 +231,17 @@ class Peer:
         return mixed_with, out
 
     def newest_round(self) -> int | None:
-        """The round that most neighbors have reached, None if none was heard.
+        """The latest round that a benign neighbor has reached, None if too few were heard.
 
-        It is the median of the rounds that they have announced, so that a minority of malicious
-        neighbors cannot choose it. A peer that was stopped or restarted goes on there:
-        ``t = max(t + 1, peer.newest_round() or 0)``.
+        It is a round that neighbors beyond a minority have reached: malicious neighbors that
+        announce later rounds cannot choose it while they are fewer than half of the neighbors. A
+        peer that was stopped or restarted goes on there: ``t = max(t + 1, peer.newest_round() or
+        0)``.
         """
-        announced = sorted(self._mailbox.newest_rounds())
-        return announced[(len(announced) - 1) // 2] if announced else None
+        announced = sorted(self._mailbox.newest_rounds(), reverse=True)
+        # Of all neighbors, so that the first one that is heard after a restart does not decide.
+        minority = (len(self.neighbors) - 1) // 2
+        return announced[minority] if len(announced) > minority else None
 
     # What happened
 
