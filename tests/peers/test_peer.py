@@ -186,6 +186,10 @@ def test_minority_cannot_choose_newest_round() -> None:
     assert a.newest_round() == 7
 
 
+def test_peer_without_neighbors_knows_no_round() -> None:
+    assert Peer("a", [], transport=InMemoryNetwork().transport("a")).newest_round() is None
+
+
 def test_skipping_to_newest_round_joins_the_others() -> None:
     found = peers("a", "b", "c")
     a, *others = found

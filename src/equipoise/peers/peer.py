@@ -240,7 +240,7 @@ class Peer:
         """
         announced = sorted(self._mailbox.newest_rounds(), reverse=True)
         # Of all neighbors, so that the first one that is heard after a restart does not decide.
-        minority = (len(self.neighbors) - 1) // 2
+        minority = max(0, len(self.neighbors) - 1) // 2
         return announced[minority] if len(announced) > minority else None
 
     # What happened
