@@ -44,7 +44,7 @@ class SGDStep:
             if backend == "batched":
                 self.train_together(batch)
             else:
-                self._train_alone(batch, None if seeds is None else seeds[int(batch.rows)])
+                self._train_alone(batch, None if seeds is None else seeds[batch.row])
 
         with self.architecture.forked_generators(enabled=seeds is not None):
             # On other devices one thread suffices: operations return before the device completes
@@ -54,11 +54,10 @@ class SGDStep:
 
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
-        # A copy (c, d): the update is in place, and `before` may belong to the caller.
-        models = self._gathered(self.before, batch.rows)
+        models = self._begin(self.before, self.after, batch.rows)
         velocity = None
-        if self.velocity_before is not None:
-            velocity = self._gathered(self.velocity_before, batch.rows)
+        if self.velocity_before is not None and self.velocity_after is not None:
+            velocity = self._begin(self.velocity_before, self.velocity_after, batch.rows)
         # Detached views are leaves, so they can require gradients. Updating them updates `models`.
         parts = [part.detach() for part in self.architecture.parts(models)]
         if self.network is not None:
@@ -69,14 +68,17 @@ class SGDStep:
         else:
             trained = [parts[i] for i in self.architecture.trained]
             self._update(trained, self._gradients(parts, trained, batch), velocity)
-        self.after.index_copy_(0, batch.rows, models)
-        if self.velocity_after is not None and velocity is not None:
-            self.velocity_after.index_copy_(0, batch.rows, velocity)
+        if not isinstance(batch.rows, slice):
+            self.after.index_copy_(0, batch.rows, models)
+            if self.velocity_after is not None and velocity is not None:
+                self.velocity_after.index_copy_(0, batch.rows, velocity)
 
-    def _gathered(self, source: Tensor, rows: Tensor) -> Tensor:
-        """A copy of some rows, in memory of earlier blocks."""
-        block = self.memory.take(source, len(rows), source.shape[1])
-        return torch.index_select(source, 0, rows, out=block)
+    def _begin(self, before: Tensor, after: Tensor, rows: Tensor | slice) -> Tensor:
+        """Rows of ``before``, to be updated in place: a view of ``after`` if they are a slice."""
+        if isinstance(rows, slice):
+            return after[rows] if before is after else after[rows].copy_(before[rows])
+        block = self.memory.take(before, len(rows), before.shape[1])
+        return torch.index_select(before, 0, rows, out=block)
 
     @torch.enable_grad()
     def _gradients(
@@ -94,7 +96,7 @@ class SGDStep:
         # Layers such as dropout draw from torch's global generator; `run` restores it afterwards.
         if seed is not None:
             torch.manual_seed(seed)
-        row = int(batch.rows)
+        row = batch.row
         velocity = None
         if self.velocity_before is not None and self.velocity_after is not None:
             velocity = self.velocity_after[row]

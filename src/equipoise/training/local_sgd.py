@@ -88,7 +88,8 @@ class LocalSGD:
             not used. Parameters that require no gradient keep each client's values.
         loss: ``loss(outputs, targets, reduction=...)``, like
             ``torch.nn.functional.cross_entropy``.
-        clients: the examples ``(x, y)`` of every client.
+        clients: the examples ``(x, y)`` of every client. Those that follow each other in memory,
+            as the rows of one tensor, are not copied: leave them unchanged until training ends.
         lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: number of examples in a batch.
         steps: number of steps in a round.
@@ -154,8 +155,8 @@ class LocalSGD:
         self._evaluated.model.eval()
         examples = Examples.of(clients, device=self._trained.device)
         # Two: BatchNorm in training mode refuses a single example.
-        x = examples.x[:2]
-        y = examples.y[:2]
+        x = examples.x[:2].clone()
+        y = examples.y[:2].clone()
         self._random = check_trainable(self._trained, self.loss, x, y)
         self._traits = evaluation_traits(self._evaluated, self._mean_loss, examples.x, examples.y)
         if self._evaluated.takes_channels_last(x):
@@ -184,12 +185,14 @@ class LocalSGD:
 
     def _try_batched(self, models: Tensor) -> None:
         """Train clients with these models on two examples of the first client, all at once."""
-        rows = torch.arange(len(models), device="cpu")
+        n = len(models)
         # Modulo: the first client may have one example only, which then occurs twice.
         positions = torch.arange(2, device="cpu") % self._clean.counts[0]
-        x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
+        x, y = self._clean.take(
+            torch.zeros(n, dtype=torch.int64, device="cpu"), positions.repeat(n, 1)
+        )
         step = self._step(0, models, models.clone())
-        step.train_together(Batch(rows.to(models.device), x, y))
+        step.train_together(Batch(slice(0, n), x, y))
 
     def __repr__(self) -> str:
         names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "backend")
