@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-CHUNK_BYTES = 1 << 20
-"""The largest chunk of a message. Smaller chunks cost more calls, larger ones leave the cache."""
+from equipoise.peers.transport import CHUNK_BYTES
 
 Options = list[tuple[str, int | str]]
 

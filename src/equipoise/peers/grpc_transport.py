@@ -20,9 +20,8 @@ from equipoise.peers import _grpc_options
 from equipoise.peers._addresses import checked_address, host_and_port, is_loopback
 from equipoise.peers._background_loop import BackgroundLoop, background_loop
 from equipoise.peers.credentials import Credentials, authenticated_name
-from equipoise.peers.transport import Endpoint, RefusedError
+from equipoise.peers.transport import CHUNK_BYTES, Endpoint, RefusedError
 
-CHUNK_BYTES = _grpc_options.CHUNK_BYTES
 _SERVICE = "equipoise.Peer"
 _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
