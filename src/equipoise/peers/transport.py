@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 """The largest chunk of a message. Smaller chunks cost more calls, larger ones leave the cache."""
 
 
