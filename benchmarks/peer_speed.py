@@ -1,204 +1,266 @@
 """How fast peers exchange models, next to raw sockets in the same pattern.
 
-    python -m benchmarks.peer_speed --parameters 11000000 --neighbors 5
+    python -m benchmarks.peer_speed                # exchanges of large and of small models
+    python -m benchmarks.peer_speed --many 50      # peers on this machine, 100 rounds
 
-One peer exchanges a message with each of its neighbors, processes of their own, in both directions
-at once. Raw sockets and the transport take turns. A receiver keeps the bytes of a message in
-memory that it has already: sockets read into it, the transport copies each chunk to it.
+One client exchanges a model with each of its neighbors, processes of their own, in both directions
+at once. Raw sockets and peers take turns. Both begin with a float32 tensor and end with a bank of
+one row per neighbor: sockets send from the tensor and receive into the row, without any check.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
-import multiprocessing.connection
+import os
+import platform
+import resource
 import socket
 import statistics
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
-from equipoise.peers import GrpcTransport
-from equipoise.peers.grpc_transport import CHUNK_BYTES
+import torch
+
+import equipoise as eq
+from equipoise.peers import Credentials, make_certificates
 
 _LIMIT = 120.0  # seconds
+_FORK = multiprocessing.get_context("fork")
+_EXPECTED = "every neighbor must be heard, found absences"
+
+Exchange = Callable[[int], None]
+Graph = list[list[int]]
 
 
-class Node(Protocol):
-    """One end of the exchange."""
+def socket_exchange(i: int, graph: Graph, ports: list[int], d: int) -> Exchange:
+    """Exchange models over one connection per pair; the client with the lower number listens."""
+    neighbors = graph[i]
+    own = torch.full((d,), float(i))
+    bank = torch.empty(len(neighbors), d)
+    connections: dict[int, socket.socket] = {}
+    with socket.create_server(("127.0.0.1", ports[i]), backlog=64) as listener:
+        for j in (x for x in neighbors if x < i):
+            connections[j] = _connect(ports[j])
+            connections[j].sendall(i.to_bytes(2, "little"))
+        while len(connections) < len(neighbors):
+            connection, _ = listener.accept()
+            connections[int.from_bytes(connection.recv(2), "little")] = connection
 
-    received: threading.Semaphore
-    address: str
+    def receive(connection: socket.socket, row: torch.Tensor) -> None:
+        memory = row.numpy().data.cast("B")
+        while memory:
+            memory = memory[connection.recv_into(memory) :]
 
-    def send(self, addresses: Sequence[str], chunks: Sequence[bytes]) -> None:
-        """Send the message to each address, in the background."""
-        ...
+    def exchange(t: int) -> None:
+        threads = [
+            threading.Thread(target=receive, args=(connections[j], bank[row]))
+            for row, j in enumerate(neighbors)
+        ]
+        threads += [
+            threading.Thread(target=connections[j].sendall, args=(own.numpy().data,))
+            for j in neighbors
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert bank[:, -1].tolist() == neighbors
 
-
-class SocketNode:
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.received = threading.Semaphore(0)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._connections: dict[str, socket.socket] = {}
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
-
-    def _read(self, connection: socket.socket) -> None:
-        memory = memoryview(bytearray(self.size))
-        while True:
-            position = 0
-            while position < self.size:
-                count = connection.recv_into(memory[position:])
-                if count == 0:
-                    return
-                position += count
-            self.received.release()
-
-    def send(self, addresses: Sequence[str], chunks: Sequence[bytes]) -> None:
-        for address in addresses:
-            threading.Thread(target=self._send, args=(address, chunks), daemon=True).start()
-
-    def _send(self, address: str, chunks: Sequence[bytes]) -> None:
-        if address not in self._connections:
-            host, _, port = address.rpartition(":")
-            self._connections[address] = socket.create_connection((host, int(port)))
-        for chunk in chunks:
-            self._connections[address].sendall(chunk)
+    return exchange
 
 
-class CopyingIncoming:
-    def __init__(self, node: TransportNode) -> None:
-        self._node = node
-        self._memory = node.memory.pop() if node.memory else memoryview(bytearray(node.size))
-        self._position = 0
-
-    def write(self, chunk: bytes) -> None:
-        end = self._position + len(chunk)
-        self._memory[self._position : end] = chunk
-        self._position = end
-
-    def complete(self) -> None:
-        self._node.received.release()
-
-    def close(self) -> None:
-        self._node.memory.append(self._memory)
+def _connect(port: int) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
 
 
-class TransportNode:
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.received = threading.Semaphore(0)
-        self.memory: list[memoryview] = []
-        # Neighbors are named by place; their addresses are known later.
-        self._neighbors = {str(i): "127.0.0.1:1" for i in range(64)}
-        self._known: list[str] = []
-        self._transport = GrpcTransport("node", self._neighbors, listen="127.0.0.1:0")
-        self._transport.start(self)
-        self.address = self._transport.address
+def peer_exchange(
+    i: int, graph: Graph, ports: list[int], d: int, *, folder: str | None = None
+) -> Exchange:
+    """Exchange models with `Peer.exchange`, over TLS if there is a folder of certificates."""
+    own = torch.full((d,), float(i))
+    addresses = {_name(j): f"127.0.0.1:{ports[j]}" for j in graph[i]}
+    credentials = None if folder is None else Credentials.load(Path(folder), _name(i))
+    peer = eq.Peer(_name(i), addresses, listen=f"127.0.0.1:{ports[i]}", credentials=credentials)
+    peer.start()
 
-    def open(self, sender: str | None) -> CopyingIncoming:
-        return CopyingIncoming(self)
+    def exchange(t: int) -> None:
+        inbox = peer.exchange(own, t, deadline=_LIMIT)
+        assert not inbox.absences, (_EXPECTED, inbox.absences)
+        assert inbox.bank[:, -1].tolist() == graph[i]
 
-    def sent(self, neighbor: str, size: int, error: str | None) -> None:
-        if error is not None:
-            raise RuntimeError(f"{neighbor}: {error}")
-
-    def send(self, addresses: Sequence[str], chunks: Sequence[bytes]) -> None:
-        for address in addresses:
-            if address not in self._known:
-                self._transport.set_address(str(len(self._known)), address)
-                self._known.append(address)
-            self._transport.send(str(self._known.index(address)), chunks, _LIMIT)
+    return exchange
 
 
-NODES = {"sockets": SocketNode, "transport": TransportNode}
+def _name(i: int) -> str:
+    return f"peer-{i:03}"
 
 
-class Star:
-    """One node here, and its neighbors in processes of their own."""
+class Group:
+    """Clients in processes of their own, which exchange when told to."""
 
-    def __init__(self, kind: str, size: int, neighbors: int) -> None:
-        self._chunks = cut(size)
-        self._center: Node = NODES[kind](size)
+    def __init__(self, make: Callable[..., Exchange], graph: Graph, d: int) -> None:
+        ports = free_ports(len(graph))
         self._pipes = []
-        context = multiprocessing.get_context("spawn")
-        for _ in range(neighbors):
-            here, there = context.Pipe()
-            context.Process(target=serve, args=(kind, size, there), daemon=True).start()
+        for i in range(len(graph)):
+            here, there = _FORK.Pipe()
+            target = partial(make, i, graph, ports, d)
+            _FORK.Process(target=serve, args=(target, there), daemon=True).start()
             self._pipes.append(here)
-        self._addresses = [pipe.recv() for pipe in self._pipes]
         for pipe in self._pipes:
-            pipe.send(self._center.address)
+            receive(pipe)
+        self._t = 0
 
-    def exchange(self) -> float:
-        """Seconds of one exchange."""
+    def exchange(self, rounds: int = 1) -> tuple[float, list[dict[str, float]]]:
+        """Seconds until all clients are done, and what each client has measured."""
         begin = time.perf_counter()
         for pipe in self._pipes:
-            pipe.send(True)
-        self._center.send(self._addresses, self._chunks)
-        for _ in self._pipes:
-            assert self._center.received.acquire(timeout=_LIMIT)
-        for pipe in self._pipes:
-            pipe.recv()
-        return time.perf_counter() - begin
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.send(False)
+            pipe.send((self._t, rounds))
+        found = [receive(pipe) for pipe in self._pipes]
+        self._t += rounds
+        return time.perf_counter() - begin, found
 
 
-def serve(kind: str, size: int, pipe: multiprocessing.connection.Connection) -> None:
-    """Be a neighbor until the pipe says False."""
-    node: Node = NODES[kind](size)
-    pipe.send(node.address)
-    center = pipe.recv()
-    chunks = cut(size)
-    while pipe.recv():
-        node.send([center], chunks)
-        assert node.received.acquire(timeout=_LIMIT)
-        pipe.send(True)
+def receive(pipe: Connection) -> Any:
+    if not pipe.poll(_LIMIT):
+        raise RuntimeError(f"a client must answer within {_LIMIT} seconds, found silence")
+    return pipe.recv()
 
 
-def cut(size: int) -> list[bytes]:
-    return [bytes(min(CHUNK_BYTES, size - i)) for i in range(0, size, CHUNK_BYTES)]
+def serve(make: Callable[[], Exchange], pipe: Connection) -> None:
+    """Be a client until the main process ends this one."""
+    torch.set_num_threads(1)
+    exchange = make()
+    pipe.send(True)
+    while True:
+        start, rounds = pipe.recv()
+        used = time.process_time()
+        begin = time.perf_counter()
+        for t in range(start, start + rounds):
+            exchange(t)
+        seconds = time.perf_counter() - begin
+        used = time.process_time() - used
+        # In KiB on Linux.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        pipe.send({"seconds": seconds, "cpu": used, "peak": peak, "own": private_bytes()})
 
 
-def measure(parameters: int, neighbors: int, repeats: int) -> dict[str, float]:
-    """The median seconds of an exchange of each kind, and of the ratio of neighboring ones."""
-    stars = {kind: Star(kind, 4 * parameters, neighbors) for kind in NODES}
-    times: dict[str, list[float]] = {kind: [] for kind in NODES}
+def private_bytes() -> int:
+    """Memory of this process that it does not share with others."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def star(neighbors: int) -> Graph:
+    """Client 0 in the center."""
+    return [list(range(1, neighbors + 1))] + [[0] for _ in range(neighbors)]
+
+
+def circulant(n: int) -> Graph:
+    """Each client has the two before it and the two behind it as neighbors."""
+    return [sorted({(i + step) % n for step in (-2, -1, 1, 2)}) for i in range(n)]
+
+
+def measure_star(d: int, neighbors: int, repeats: int) -> dict[str, object]:
+    """Median milliseconds of an exchange of each kind, and of the ratio of neighboring ones."""
+    graph = star(neighbors)
+    with tempfile.TemporaryDirectory() as folder:
+        make_certificates(Path(folder), [_name(i) for i in range(len(graph))])
+        groups = {
+            "sockets": Group(socket_exchange, graph, d),
+            "peers": Group(peer_exchange, graph, d),
+            "peers_tls": Group(partial(peer_exchange, folder=folder), graph, d),
+        }
     for _ in range(2):  # connections and memory
-        for star in stars.values():
-            star.exchange()
+        for group in groups.values():
+            group.exchange()
+    times: dict[str, list[float]] = {kind: [] for kind in groups}
+    center: dict[str, list[dict[str, float]]] = {kind: [] for kind in groups}
     for _ in range(repeats):
-        for kind, star in stars.items():
-            times[kind].append(star.exchange())
-    for star in stars.values():
-        star.close()
-    pairs = zip(times["sockets"], times["transport"], strict=True)
-    ratio = statistics.median(sockets / transport for sockets, transport in pairs)
-    return {kind: statistics.median(found) for kind, found in times.items()} | {"ratio": ratio}
+        for kind, group in groups.items():
+            seconds, clients = group.exchange()
+            times[kind].append(seconds)
+            center[kind].append(clients[0])
+    found: dict[str, object] = {"d": d, "neighbors": neighbors, "repeats": repeats}
+    for kind in groups:
+        ratios = [raw / other for raw, other in zip(times["sockets"], times[kind], strict=True)]
+        found[kind] = {
+            "milliseconds": _middle(times[kind], 1e3),
+            "milliseconds_of_center": _middle([x["seconds"] for x in center[kind]], 1e3),
+            "cpu_milliseconds_of_center": _middle([x["cpu"] for x in center[kind]], 1e3),
+            "share_of_sockets": _middle(ratios, 1.0),
+        }
+    return found
+
+
+def _middle(values: list[float], factor: float) -> dict[str, float]:
+    quarters = statistics.quantiles(values, n=4)
+    names = ("quarter", "median", "three_quarters")
+    return {name: round(x * factor, 3) for name, x in zip(names, quarters, strict=True)}
+
+
+def measure_many(n: int, d: int, rounds: int) -> dict[str, object]:
+    """Seconds of many rounds of n peers; a round with an absence fails."""
+    group = Group(peer_exchange, circulant(n), d)
+    seconds, clients = group.exchange(rounds)
+    return {
+        "peers": n,
+        "degree": 4,
+        "d": d,
+        "rounds": rounds,
+        "absences": 0,
+        "seconds": round(seconds, 2),
+        "peak_mib_of_peer": round(max(x["peak"] for x in clients) / 2**20, 1),
+        "private_mib_of_peer": round(max(x["own"] for x in clients) / 2**20, 1),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parameters", type=int, default=11_000_000)
-    parser.add_argument("--neighbors", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--parameters", type=int, nargs=2, default=[11_000_000, 1000])
+    parser.add_argument("--neighbors", type=int, nargs=2, default=[5, 10])
+    parser.add_argument("--repeats", type=int, nargs=2, default=[9, 101])
+    parser.add_argument("--many", type=int, help="so many peers, and no other measurement")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--json", type=Path, help="append the results to this file")
     options = parser.parse_args()
-    found = measure(options.parameters, options.neighbors, options.repeats)
-    traffic = 2 * options.neighbors * 4 * options.parameters
-    for kind in NODES:
-        rate = traffic / found[kind] / 1e9
-        print(f"{kind:10} {found[kind] * 1e3:8.2f} ms  {rate:6.2f} GB/s")
-    print(f"transport / sockets {found['ratio']:.2f}")
+    if options.many:
+        results = [measure_many(options.many, 10_000, options.rounds)]
+    else:
+        cases = zip(options.parameters, options.neighbors, options.repeats, strict=True)
+        results = [measure_star(*case) for case in cases]
+    record = {
+        "command": "python -m benchmarks.peer_speed " + " ".join(sys.argv[1:]),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": [round(x, 1) for x in os.getloadavg()],
+        "results": results,
+    }
+    print(json.dumps(record, indent=1))
+    if options.json:
+        known = json.loads(options.json.read_text()) if options.json.exists() else []
+        options.json.write_text(json.dumps([*known, record], indent=1) + "\n")
 
 
 if __name__ == "__main__":

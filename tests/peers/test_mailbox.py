@@ -246,6 +246,54 @@ def test_replaced_copy_frees_its_memory() -> None:
         broken.complete()
 
 
+def test_message_is_written_to_its_row() -> None:
+    box = mailbox()
+    box.begin(OWN, Position(0))
+    incoming = box.open("b")
+    incoming.write(message(0, 5.0))
+    (buffer,) = box.neighbors["b"].arriving.values()
+    assert buffer.is_in_place
+    incoming.complete()
+    # Although the stream is still open:
+    assert len(buffer.body) == 0
+    assert row(finish(box)).tolist() == [5.0] * 3
+
+
+def test_unfinished_message_leaves_the_bank() -> None:
+    box = mailbox()
+    box.begin(OWN, Position(0))
+    incoming = box.open("b")
+    incoming.write(message(0, 5.0)[:-4])
+    inbox = finish(box)
+    with pytest.raises(RefusedError, match="late: round 0 arrived in round 0"):
+        incoming.write(b"1234")
+    assert inbox.bank.tolist() == [[0.0] * 3] * 2
+
+
+def test_unfinished_message_may_become_a_stale_one() -> None:
+    box = mailbox(max_staleness=1)
+    box.begin(OWN, Position(0))
+    incoming = box.open("b")
+    incoming.write(message(0, 5.0)[:-4])
+    inbox = finish(box)
+    incoming.write(message(0, 5.0)[-4:])
+    incoming.complete()
+    assert inbox.bank.tolist() == [[0.0] * 3] * 2
+    box.begin(OWN, Position(1))
+    assert row(finish(box)).tolist() == [5.0] * 3
+
+
+def test_interrupted_exchange_leaves_its_bank() -> None:
+    box = mailbox()
+    box.begin(OWN, Position(0))
+    incoming = box.open("b")
+    incoming.write(message(0, 5.0)[:-4])
+    box.begin(OWN, Position(1))
+    with pytest.raises(RefusedError, match="late"):
+        incoming.complete()
+    assert not finish(box).mask.any()
+
+
 def test_unknown_sender_is_refused() -> None:
     box = mailbox()
     box.begin(OWN, Position(0))

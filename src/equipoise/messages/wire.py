@@ -137,6 +137,14 @@ def pack(
     >>> eq.unpack(message, like=torch.zeros(2))
     tensor([ 1., -2.])
     """
+    parts = pack_parts(vector, round=round, sender=sender, exchange=exchange, dtype=dtype)
+    return b"".join(parts)
+
+
+def pack_parts(
+    vector: Tensor, *, round: int, sender: str, exchange: int, dtype: torch.dtype | None
+) -> tuple[bytes, memoryview]:
+    """The header and the values of a message, for `pack`; the values may be those of ``vector``."""
     if not is_floating(vector) or vector.dim() != 1 or vector.is_meta:
         device = " on the device meta" if isinstance(vector, Tensor) and vector.is_meta else ""
         found = f"{describe(vector)}{device}"
@@ -151,7 +159,8 @@ def pack(
         values = values.clone(memory_format=torch.contiguous_format)
     # Integers of the same size stand for the values, because numpy has no bfloat16.
     native = values.view(torch.uint8).numpy().view(f"=i{dtype.itemsize}")
-    return b"".join((header.to_bytes(), native.astype(f"<i{dtype.itemsize}", copy=False).data))
+    little = native.astype(f"<i{dtype.itemsize}", copy=False)
+    return header.to_bytes(), little.view(np.uint8).data
 
 
 def unpack(payload: Buffer, *, like: Tensor) -> Tensor | str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from equipoise.messages.wire import HEADER_LIMIT, Header, read_header
 from equipoise.peers.transport import RefusedError
 
 REPLACED = "replaced by another copy of the same message"
+TOO_SHORT = "malformed: shorter than its header states"
+TOO_LONG = "malformed: longer than its header states"
 
 
 class Position(NamedTuple):
@@ -24,25 +29,48 @@ class Position(NamedTuple):
 class Buffer:
     """The body of one message of a known sender, of which ``filled`` bytes have arrived.
 
-    The memory is not cleared, so that the system provides its pages as bytes arrive. A sender that
-    announces a model and sends nothing takes address space only.
+    If ``is_in_place``, the body is a row of the bank of the exchange that is running.
     """
 
     sender: str
     header: Header
     body: memoryview
+    is_in_place: bool = False
     filled: int = 0
-    is_discarded: bool = False
+    discarded: str | None = None  # why the message is no longer wanted
 
     @classmethod
     def for_header(cls, header: Header) -> Buffer:
-        """Memory for the message with this header."""
-        memory = np.empty(header.body_size, dtype=np.uint8)  # a bytearray would be cleared
-        return cls(header.sender, header, memory.data)
+        """Memory of its own for the message with this header."""
+        return cls(header.sender, header, _new_memory(header.body_size))
 
-    def discard(self) -> None:
+    @classmethod
+    def in_row(cls, header: Header, row: Tensor) -> Buffer:
+        """A buffer that writes the message to its row, if their bytes are alike."""
+        if row.device.type != "cpu" or row.dtype != header.dtype or sys.byteorder != "little":
+            return cls.for_header(header)
+        body = row.view(torch.uint8).numpy().data
+        return cls(header.sender, header, body, is_in_place=True)
+
+    def append(self, chunk: memoryview) -> bool:
+        """Add the next bytes; return whether there is room for them."""
+        end = self.filled + len(chunk)
+        if end > len(self.body):
+            return False
+        self.body[self.filled : end] = chunk
+        self.filled = end
+        return True
+
+    def leave_row(self) -> None:
+        """Continue in memory of its own, because the bank goes to the user."""
+        body = _new_memory(self.header.body_size)
+        body[: self.filled] = self.body[: self.filled]
+        self.body = body
+        self.is_in_place = False
+
+    def discard(self, reason: str) -> None:
         """Free the memory now, while the stream that fills it may still be open."""
-        self.is_discarded = True
+        self.discarded = reason
         self.body = memoryview(b"")
 
     @property
@@ -61,6 +89,10 @@ class Mailbox(Protocol):
 
     def admit(self, sender: str | None, header: Header) -> Buffer:
         """Memory for a message with this header, or RefusedError."""
+        ...
+
+    def store(self, buffer: Buffer, chunk: memoryview) -> None:
+        """Add the next bytes of a message, or RefusedError."""
         ...
 
     def deliver(self, buffer: Buffer) -> None:
@@ -95,16 +127,8 @@ class ArrivingMessage:
         rest = memoryview(chunk)
         if self._buffer is None:
             rest = self._read_header(rest)
-        buffer = self._buffer
-        if buffer is None:
-            return
-        if buffer.is_discarded:
-            raise RefusedError(REPLACED)
-        end = buffer.filled + len(rest)
-        if end > len(buffer.body):
-            raise self._mailbox.refuse(buffer.sender, "malformed: longer than its header states")
-        buffer.body[buffer.filled : end] = rest
-        buffer.filled = end
+        if self._buffer is not None:
+            self._mailbox.store(self._buffer, rest)
 
     def _read_header(self, chunk: memoryview) -> memoryview:
         """Get a buffer as soon as the header is complete; return the bytes behind the header."""
@@ -122,13 +146,9 @@ class ArrivingMessage:
 
     def complete(self) -> None:
         """Deliver the message, of which all bytes have been written."""
-        buffer = self._buffer
-        if buffer is not None and buffer.is_discarded:
-            raise RefusedError(REPLACED)
-        if buffer is None or not buffer.is_complete:
-            sender = self._sender if buffer is None else buffer.sender
-            raise self._mailbox.refuse(sender, "malformed: shorter than its header states")
-        self._mailbox.deliver(buffer)
+        if self._buffer is None:
+            raise self._mailbox.refuse(self._sender, TOO_SHORT)
+        self._mailbox.deliver(self._buffer)
 
     def close(self) -> None:
         """Free the memory of the message, if it was not delivered."""
@@ -138,3 +158,9 @@ class ArrivingMessage:
         self._mailbox.end_stream(self._sender)
         if self._buffer is not None:
             self._mailbox.release(self._buffer)
+
+
+def _new_memory(size: int) -> memoryview:
+    # Not cleared, as a bytearray would be: the system provides the pages as bytes arrive. A sender
+    # that announces a model and sends nothing takes address space only.
+    return np.empty(size, dtype=np.uint8).data

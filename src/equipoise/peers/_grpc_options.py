@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-CHUNK_BYTES = 1 << 20
-"""The largest chunk of a message. Smaller chunks cost more calls, larger ones leave the cache."""
+from equipoise.peers.transport import CHUNK_BYTES
 
 Options = list[tuple[str, int | str]]
 
@@ -13,18 +12,18 @@ _COMMON: Options = [
     # gRPC refuses a longer chunk when it has read its length, before it is in memory.
     ("grpc.max_receive_message_length", CHUNK_BYTES),
     ("grpc.max_send_message_length", CHUNK_BYTES),
-    # 16 KiB is the default: 64 headers and system calls per chunk.
-    ("grpc.http2.max_frame_size", 4 * CHUNK_BYTES),
+    # 16 KiB is the default: 128 headers and system calls per chunk.
+    ("grpc.http2.max_frame_size", 2 * CHUNK_BYTES),
     # A stream may be this far ahead of its reader: enough for 32 ms at 1 Gbit/s, and the bound of
     # what one stream can hold in memory. Probing would raise it with the delay of the network.
-    ("grpc.http2.lookahead_bytes", 4 * CHUNK_BYTES),
+    ("grpc.http2.lookahead_bytes", 2 * CHUNK_BYTES),
     ("grpc.http2.bdp_probe", 0),
     # The next chunk waits in the kernel's queue while Python prepares the one after.
-    ("grpc.http2.write_buffer_size", 2 * CHUNK_BYTES),
+    ("grpc.http2.write_buffer_size", CHUNK_BYTES),
     ("grpc.optimization_target", "throughput"),
-    ("grpc.experimental.tcp_read_chunk_size", CHUNK_BYTES),
-    ("grpc.experimental.tcp_min_read_chunk_size", CHUNK_BYTES // 4),
-    ("grpc.experimental.tcp_max_read_chunk_size", 4 * CHUNK_BYTES),
+    ("grpc.experimental.tcp_read_chunk_size", CHUNK_BYTES // 2),
+    ("grpc.experimental.tcp_min_read_chunk_size", CHUNK_BYTES // 8),
+    ("grpc.experimental.tcp_max_read_chunk_size", 2 * CHUNK_BYTES),
     # Names, sizes and a short reason need no more; the default lets 8 KiB through.
     ("grpc.max_metadata_size", 4096),
     ("grpc.absolute_max_metadata_size", 4096),

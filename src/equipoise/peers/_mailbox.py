@@ -24,7 +24,14 @@ from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.messages import Header, Inbox, decode_into
-from equipoise.peers._arriving import REPLACED, ArrivingMessage, Buffer, Position
+from equipoise.peers._arriving import (
+    REPLACED,
+    TOO_LONG,
+    TOO_SHORT,
+    ArrivingMessage,
+    Buffer,
+    Position,
+)
 from equipoise.peers.report import NeighborReport, kind_of
 from equipoise.peers.transport import RefusedError
 
@@ -91,6 +98,8 @@ class Mailbox:
     def begin(self, own: Tensor, position: Position) -> None:
         """Start an exchange; messages for it that have been waiting count at once."""
         with self._changed:
+            if self._running is not None:  # it was interrupted before its end
+                self._clear_rows(self._running, self.neighbors)
             bank = self._memory.take(own, len(self.neighbors), own.numel())
             self._running = Exchange(position, bank, time.monotonic(), set(self.neighbors))
             self._position = position
@@ -111,6 +120,7 @@ class Mailbox:
             running = self._running
             assert running is not None, "finish follows begin"
             self._changed.wait_for(lambda: not running.missing, end - time.monotonic())
+            self._clear_rows(running, running.missing)
             for name in sorted(running.missing):
                 self._use_late(running, self.neighbors[name])
             self._running = None
@@ -135,6 +145,17 @@ class Mailbox:
         """Wait until all messages of this peer have arrived, or failed, or the time is ``end``."""
         with self._changed:
             self._changed.wait_for(lambda: not self._on_their_way, end - time.monotonic())
+
+    def _clear_rows(self, running: Exchange, names: Iterable[str]) -> None:
+        """Keep messages that are still arriving from writing to the bank any longer."""
+        for name in names:
+            buffer = self.neighbors[name].arriving.get(running.position)
+            if buffer is None or not buffer.is_in_place:
+                continue
+            if self._max_staleness:
+                buffer.leave_row()
+            else:
+                buffer.discard(self._late(buffer.position))
 
     def _use_late(self, running: Exchange, neighbor: Neighbor) -> None:
         late = neighbor.late
@@ -217,19 +238,31 @@ class Mailbox:
             if self._is_useless(position):
                 raise self._refuse_late(header.sender, position)
             self._check_room(neighbor, position)
-            buffer = Buffer.for_header(header)
             # A sender that lost its connection sends again while the first copy still seems to be
             # on its way. The later copy takes the place of the first one.
             if position in neighbor.arriving:
-                neighbor.arriving[position].discard()
+                neighbor.arriving[position].discard(REPLACED)
+            if self._running is not None and self._when(position) is When.RUNNING:
+                buffer = Buffer.in_row(header, self._running.bank[neighbor.row])
+            else:
+                buffer = Buffer.for_header(header)
             neighbor.arriving[position] = buffer
             return buffer
+
+    def store(self, buffer: Buffer, chunk: memoryview) -> None:
+        """Add the next bytes of a message, or RefusedError."""
+        # The lock keeps a message that was discarded meanwhile from writing to the bank.
+        with self._changed:
+            self._check_wanted(buffer)
+            if not buffer.append(chunk):
+                raise self.refuse(buffer.sender, TOO_LONG)
 
     def deliver(self, buffer: Buffer) -> None:
         """Take a complete message, or RefusedError."""
         with self._changed:
-            if buffer.is_discarded:
-                raise RefusedError(REPLACED)
+            self._check_wanted(buffer)
+            if not buffer.is_complete:
+                raise self.refuse(buffer.sender, TOO_SHORT)
             self.release(buffer)
             neighbor = self.neighbors[buffer.sender]
             neighbor.report.bytes_received += buffer.header.size
@@ -262,8 +295,17 @@ class Mailbox:
                 self.neighbors[sender].trouble = reason
         return RefusedError(reason)
 
+    def _check_wanted(self, buffer: Buffer) -> None:
+        if buffer.discarded == REPLACED:
+            raise RefusedError(REPLACED)
+        if buffer.discarded is not None:
+            raise self.refuse(buffer.sender, buffer.discarded)
+
     def _refuse_late(self, sender: str, position: Position) -> RefusedError:
-        return self.refuse(sender, f"late: round {position.t} arrived in round {self._position.t}")
+        return self.refuse(sender, self._late(position))
+
+    def _late(self, position: Position) -> str:
+        return f"late: round {position.t} arrived in round {self._position.t}"
 
     def _when(self, position: Position) -> When:
         if position > self._position:
@@ -301,7 +343,10 @@ class Mailbox:
             neighbor.late = buffer
 
     def _fill(self, running: Exchange, neighbor: Neighbor, buffer: Buffer) -> None:
-        decode_into(buffer.header, buffer.body, running.bank[neighbor.row])
+        if not buffer.is_in_place:
+            decode_into(buffer.header, buffer.body, running.bank[neighbor.row])
+        # The stream may still be open, and the user may drop the bank.
+        buffer.body = memoryview(b"")
         neighbor.taken.add(buffer.position)
         neighbor.report.received += 1
         running.missing.discard(buffer.sender)

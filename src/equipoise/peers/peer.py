@@ -15,18 +15,16 @@ from torch import Tensor
 
 from equipoise._utils.validation import check_count, describe, is_floating, is_number
 from equipoise.messages import Inbox
-from equipoise.messages.wire import pack
+from equipoise.messages.wire import pack_parts
 from equipoise.peers._alarms import Alarms, logger
 from equipoise.peers._arriving import Position
 from equipoise.peers._mailbox import Mailbox
 from equipoise.peers.credentials import Credentials
 from equipoise.peers.grpc_transport import GrpcTransport
 from equipoise.peers.report import Report, kind_of
-from equipoise.peers.transport import Transport
+from equipoise.peers.transport import CHUNK_BYTES, Transport
 from equipoise.rules import Aggregator, MultiExchange, at_most_one_warning, run_exchanges, serving
 from equipoise.types import Aggregated
-
-CHUNK = 2**20  # bytes; larger messages of gRPC are no faster
 
 
 class Peer:
@@ -186,8 +184,14 @@ class Peer:
     def _pack(self, model: Tensor, position: Position) -> list[bytes]:
         """A message in chunks."""
         t, exchange = position
-        payload = pack(model, round=t, sender=self.name, exchange=exchange, dtype=self._dtype)
-        return [payload[start : start + CHUNK] for start in range(0, len(payload), CHUNK)]
+        header, values = pack_parts(
+            model, round=t, sender=self.name, exchange=exchange, dtype=self._dtype
+        )
+        # The only copy of the values, so that the model may change while the message is sent.
+        first = CHUNK_BYTES - len(header)
+        rest = range(first, len(values), CHUNK_BYTES)
+        chunks = [header + values[:first]]
+        return chunks + [bytes(values[start : start + CHUNK_BYTES]) for start in rest]
 
     def _next_position(self, own: Tensor, t: int, exchange: int) -> Position:
         if not is_floating(own) or own.dim() != 1 or not own.numel():

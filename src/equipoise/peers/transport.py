@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+CHUNK_BYTES = 2 << 20
+"""The largest chunk of a message. Smaller chunks cost more calls, larger ones leave the cache."""
+
 
 class RefusedError(Exception):
     """A peer does not take an incoming message.
@@ -71,8 +74,9 @@ class Transport(Protocol):
     def send(self, neighbor: str, chunks: Sequence[bytes], timeout: float) -> None:
         """Send the chunks as one message, in the background, within ``timeout`` seconds.
 
-        While the neighbor cannot be reached or is busy, the transport tries again. In the end it
-        calls `Endpoint.sent` once. The call itself returns at once.
+        A chunk has at most ``CHUNK_BYTES`` bytes. While the neighbor cannot be reached or is busy,
+        the transport tries again. In the end it calls `Endpoint.sent` once. The call itself returns
+        at once.
         """
         ...
 
