@@ -178,7 +178,7 @@ def draw_errors(ax, histories, killed_at):
         for entry in history:
             errors[entry["t"]] = entry["error"]
         style = {"color": eq.plots.COLORS[i], "marker": eq.plots.MARKERS[i], "markersize": 3}
-        ax.plot(errors, linewidth=1, markevery=(i, 6), label=name, **style)
+        ax.plot(errors.numpy(), linewidth=1, markevery=(i, 6), label=name, **style)
     heard = (e["t"] for e in histories[KILLED] if set(e["neighbors"].values()) != {"absent"})
     back = next((t for t in heard if t > killed_at), killed_at)
     ax.axvspan(killed_at, back, color="#DDDDDD", linewidth=0)
@@ -204,7 +204,7 @@ def draw_decisions(ax, histories):
             labels.append((len(rows) - 1, f"{receiver} ← {sender}"))
         rows.append(torch.full((rounds,), torch.nan))  # a gap
     colors = ListedColormap(list(DECISIONS.values()))
-    image = torch.stack(rows[:-1])
+    image = torch.stack(rows[:-1]).numpy()
     ax.imshow(image, cmap=colors, vmin=-0.5, vmax=2.5, aspect="auto", interpolation="nearest")
     ax.set_yticks([y for y, _ in labels], [label for _, label in labels])
     for label in ax.get_yticklabels():

@@ -1,6 +1,6 @@
 """The form of the notebooks, and the scripts.
 
-`examples/run.py` executes the notebooks. It takes minutes and is a separate step.
+`examples/run.py` executes the notebooks and peers.py. It takes minutes and is a separate step.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -241,19 +243,45 @@ def test_notebook_equals_script(name: str) -> None:
     assert "".join(source) in (EXAMPLES / "own_training_loop.py").read_text(encoding="utf-8")
 
 
-def test_six_peers_train_on_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("grpc")
+def test_peers_continue_from_their_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    script("peers").prepare(tmp_path)
+    for total in (2, 4):
+        network = eq.peers.InMemoryNetwork()
+        found = [
+            eq.Peer(name, [other], transport=network.transport(name))
+            for name, other in (("site-a", "site-b"), ("site-b", "site-a"))
+        ]
+        run = partial(script("peer").run, rule=eq.Balance(), total=total, deadline=60.0)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, found, [tmp_path] * 2))
+    lines = (tmp_path / "site-a.jsonl").read_text(encoding="utf-8").splitlines()
+    history = [json.loads(line) for line in lines]
+    assert [entry["t"] for entry in history] == [0, 1, 2, 3]
+    assert all(entry["neighbors"].keys() == {"site-b"} for entry in history)
+
+
+def test_peers_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib").use("agg")
     peers = script("peers")
-    histories = peers.main(rounds=16, output=tmp_path / "peers.png")
-    assert (tmp_path / "peers.png").stat().st_size > 0
-    assert "saved" in capsys.readouterr().out
-    # One of them was killed, and has continued from its checkpoint.
+    histories = {}
     for name in peers.NAMES:
-        rounds = [entry["t"] for entry in histories[name]]
-        assert rounds[-1] == 15
-        assert rounds == sorted(set(rounds))
-    last = histories["site-b"][-1]["neighbors"]
-    assert (last["site-a"], last["site-f"] == "accepted") == ("accepted", False)
+        rounds = [0, 1, 2, 8, 9] if name == peers.KILLED else range(10)
+        others = dict(zip(peers.NAMES, ["accepted", "rejected", "absent"] * 2, strict=True))
+        del others[name]
+        histories[name] = [{"t": t, "error": 0.5, "neighbors": others} for t in rounds]
+    peers.draw(histories, 2, tmp_path / "peers.png")
+    assert (tmp_path / "peers.png").stat().st_size > 0
+
+
+def test_commands_of_peers_name_neighbors(tmp_path: Path) -> None:
+    peers = script("peers")
+    commands = peers.commands(tmp_path, rounds=3, rule="FedAvg")
+    assert [name for name in commands if "--rehearse" in commands[name]] == [peers.MALICIOUS]
+    for name, command in commands.items():
+        entries = [entry.partition("=") for entry in command if "=" in entry]
+        for other, _, address in entries:
+            listening = commands[other]
+            assert listening[listening.index("--listen") + 1] == address
+            assert any(entry.startswith(f"{name}=") for entry in listening)
+        assert len(entries) == 4
