@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.round_limits import Limit
 from benchmarks.round_race import Turns
 
 
@@ -56,6 +57,7 @@ class RoundResults:
     cells: list[Cell] = field(default_factory=list)
     alone: dict[str, Alone] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, Limit] = field(default_factory=dict)
 
     def find(self, workload: str, rule: str) -> Cell | None:
         return next((c for c in self.cells if (c.workload, c.rule) == (workload, rule)), None)
@@ -74,7 +76,8 @@ def load(path: Path) -> RoundResults:
     stored = json.loads(path.read_text())
     cells = [loaded_cell(**cell) for cell in stored["cells"]]
     alone = {name: Alone(**found) for name, found in stored["alone"].items()}
-    return RoundResults(stored["settings"], cells, alone, stored["costs"])
+    limits = {name: Limit(**found) for name, found in stored.get("limits", {}).items()}
+    return RoundResults(stored["settings"], cells, alone, stored["costs"], limits)
 
 
 def loaded_cell(contenders: dict[str, Any], **rest: Any) -> Cell:

@@ -47,6 +47,12 @@ def markdown(results: RoundResults) -> str:
         "Phases of ours, milliseconds:",
         phases_table(results),
     ]
+    if results.limits:
+        parts += [
+            "Milliseconds of the training of a round, and of what it is made of: multiply-adds at "
+            "the peak rate of the CPU, one copy of the models, torch's products alone:",
+            limits_table(results),
+        ]
     if results.alone:
         parts += ["The simulator with BALANCE in a process of its own:", memory_table(results)]
     if results.costs:
@@ -87,6 +93,18 @@ def phases_table(results: RoundResults) -> str:
         for label, cell in labelled(results)
     ]
     return framed(["workload, rule", *names], body)
+
+
+def limits_table(results: RoundResults) -> str:
+    columns = ["workload", "training", "arithmetic", "copy", "torch's products", "training / these"]
+    body = []
+    for name, found in results.limits.items():
+        cell = results.find(name, "Balance")
+        train = None if cell is None else cell.phases.get("train")
+        ratio = None if train is None else train / found.products
+        times = (train, found.arithmetic, found.memory, found.products, ratio)
+        body.append([name, *(number(ms) for ms in times)])
+    return framed(columns, body)
 
 
 def memory_table(results: RoundResults) -> str:

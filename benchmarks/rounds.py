@@ -21,6 +21,7 @@ from benchmarks.results import save
 from benchmarks.round_bars import report_bars
 from benchmarks.round_contenders import contenders
 from benchmarks.round_costs import measure_alone, measure_costs
+from benchmarks.round_limits import measure_limit
 from benchmarks.round_race import phases, race
 from benchmarks.round_results import Cell, RoundResults, resumed
 from benchmarks.round_workloads import TASKS, Setting, Task
@@ -42,6 +43,9 @@ def run_task(task: Task, options: argparse.Namespace, results: RoundResults) -> 
             results.cells.append(cell)
             save(results, options.json)
         print(round_tables.lines(cell), flush=True)
+    if not options.skip_costs and task.name not in results.limits:
+        results.limits[task.name] = measure_limit(task, options.turns)
+        save(results, options.json)
     if not options.skip_costs and task.name not in results.alone:
         alone = measure_alone(task)
         if alone is not None:

@@ -1,14 +1,16 @@
-"""Execute the notebooks, each in a new kernel and an empty folder; exit with 1 if one fails.
+"""Execute the notebooks and peers.py, each in an empty folder; exit with 1 if one fails.
 
     python -m pip install -c constraints.txt -e ".[examples]"
     python examples/run.py                        # all of them
     python examples/run.py examples/2_defend.ipynb
 
-A cell may take two minutes. Warnings are errors. The notebook files are not modified.
+A cell may take two minutes, a script four. Warnings are errors. The notebooks are not modified.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +22,8 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 HERE = Path(__file__).parent
 SECONDS = 120  # per cell
+SCRIPT_SECONDS = 240
+SCRIPTS = [HERE / "peers.py"]
 STRICT = """import warnings
 warnings.simplefilter("error")
 # Warnings of the kernel itself are not ours.
@@ -43,11 +47,31 @@ def execute(path: Path) -> str | None:
     return None
 
 
+def run_script(path: Path) -> str | None:
+    """Run a script; return its output if it fails."""
+    environment = os.environ | {"PYTHONWARNINGS": "error"}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(
+                [sys.executable, str(path)],
+                cwd=folder,
+                env=environment,
+                timeout=SCRIPT_SECONDS,
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            return f"{error}\n{error.output}"
+    return None
+
+
 def main(paths: list[Path]) -> int:
     failed = 0
     for path in paths:
         start = time.perf_counter()
-        problem = execute(path)
+        problem = run_script(path) if path.suffix == ".py" else execute(path)
         seconds = time.perf_counter() - start
         result = "failed" if problem else "passed"
         print(f"{path.name}: {result} after {seconds:.0f} s", flush=True)
@@ -59,4 +83,4 @@ def main(paths: list[Path]) -> int:
 
 if __name__ == "__main__":
     chosen = [Path(name) for name in sys.argv[1:]]
-    raise SystemExit(main(chosen or sorted(HERE.glob("*.ipynb"))))
+    raise SystemExit(main(chosen or [*sorted(HERE.glob("*.ipynb")), *SCRIPTS]))

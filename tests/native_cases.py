@@ -31,7 +31,7 @@ def weighted_sums(bank: Tensor, weights: Tensor, out: Tensor, own: Tensor | None
     slots = torch.arange(len(bank)).expand(n, -1)
     own_weights = torch.full((n,), 0.0 if own is None else 0.5, dtype=torch.float64)
     own_row = 0 if own is None else len(bank)
-    edges = native.weighted_edges(slots, weights.double(), len(bank), own_weights, own_row)
+    edges = native.weighted_edges(slots, weights.double(), slots, len(bank), own_weights, own_row)
     return combine_natively(bank if own is None else own, bank, edges, out)
 
 

@@ -25,8 +25,9 @@ BLOCK = re.compile(
     r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE
 )
 GUIDES = [
-    *("index", "start", "training-loop", "receiving", "partial-models", "simulator", "checkpoints"),
-    *("topologies", "data", "attacks", "your-own", "threat-model", "failures", "kernels"),
+    *("index", "start", "training-loop", "peers", "receiving", "partial-models", "simulator"),
+    *("checkpoints", "topologies", "data", "attacks", "your-own", "threat-model", "failures"),
+    *("transport-threats", "kernels"),
 ]
 MODULES = [
     *(eq, equipoise.testing, equipoise.types),

@@ -108,7 +108,8 @@ def test_links_exist(page: Path) -> None:
 
 def test_index_lists_all_examples() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    scripts = [EXAMPLES / "defend.py", EXAMPLES / "own_training_loop.py"]
+    names = ("defend.py", "own_training_loop.py", "peer.py", "peers.py")
+    scripts = [EXAMPLES / name for name in names]
     assert [path.name for path in [*NOTEBOOKS, *scripts] if f"]({path.name})" not in index] == []
 
 
@@ -176,6 +177,24 @@ def test_run_fails_if_a_cell_does(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("print(1)", 0, "passed"),
+        ("raise SystemExit(3)", 1, "exit status 3"),
+        ("import warnings\nwarnings.warn('careless')", 1, "UserWarning"),
+    ],
+)
+def test_run_fails_if_a_script_does(
+    source: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nbclient", reason="needs the extra examples")
+    path = tmp_path / "one.py"
+    path.write_text(source, encoding="utf-8")
+    assert script("run").main([path]) == code
+    assert said in capsys.readouterr().out
+
+
 # Scripts
 
 
@@ -220,3 +239,21 @@ def test_notebook_equals_script(name: str) -> None:
         if cell["id"] == name
     ]
     assert "".join(source) in (EXAMPLES / "own_training_loop.py").read_text(encoding="utf-8")
+
+
+def test_six_peers_train_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("grpc")
+    pytest.importorskip("matplotlib").use("agg")
+    peers = script("peers")
+    histories = peers.main(rounds=16, output=tmp_path / "peers.png")
+    assert (tmp_path / "peers.png").stat().st_size > 0
+    assert "saved" in capsys.readouterr().out
+    # One of them was killed, and has continued from its checkpoint.
+    for name in peers.NAMES:
+        rounds = [entry["t"] for entry in histories[name]]
+        assert rounds[-1] == 15
+        assert rounds == sorted(set(rounds))
+    last = histories["site-b"][-1]["neighbors"]
+    assert (last["site-a"], last["site-f"] == "accepted") == ("accepted", False)

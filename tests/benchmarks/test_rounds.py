@@ -17,6 +17,7 @@ from benchmarks import (
     round_bars,
     round_contenders,
     round_costs,
+    round_limits,
     round_phases,
     round_picture,
     round_race,
@@ -25,6 +26,7 @@ from benchmarks import (
     rounds,
 )
 from benchmarks.results import save
+from benchmarks.round_limits import Limit
 from benchmarks.round_race import Turns
 from benchmarks.round_results import Alone, Cell, RoundResults
 from benchmarks.round_workloads import TASKS, Setting, group_norm, mlp, resnet8
@@ -160,6 +162,32 @@ def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert costs["one client, Median"] > 0
 
 
+# Limits.
+
+
+def test_multiply_adds_by_hand() -> None:
+    layers = round_limits.layers_of(
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+        ),
+        torch.rand(5, 1, 7, 7),
+    )
+    # Of 5 x 5 sums, pooling reads 4 x 4; the gradient of the inputs is not needed.
+    pooled = 5 * 2 * 16 * 9
+    assert layers[0].multiply_adds == pooled + pooled / 4
+    assert layers[1].multiply_adds == 3 * 5 * 8 * 3
+
+
+@pytest.mark.parametrize("name", ["C", "E-BN"])
+def test_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_limits, "measured_limits", lambda: {"products": 2.0})
+    found = round_limits.measure_limit(SMALL[name], 1)
+    assert found.arithmetic is not None
+    assert min(found.arithmetic, found.memory, found.products) > 0
+    monkeypatch.setattr(round_limits, "measured_limits", lambda: None)
+    assert round_limits.measure_limit(SMALL[name], 1).arithmetic is None
+
+
 # Reports.
 
 
@@ -175,7 +203,8 @@ def measured(ours: float = 0.2, faults: float = 10.0, peak: float = 5.0, cost: f
     ]
     alone = {name: Alone(peak, 1.0, 1.0, faults) for name in TASKS}
     keys = ["momentum", "overhead", *(f"one client, {rule}" for rule in round_costs.ONE_CLIENT)]
-    return RoundResults({"turns": 2}, cells, alone, dict.fromkeys(keys, cost))
+    limits = {name: Limit(0.01, 0.02, 0.1) for name in TASKS}
+    return RoundResults({"turns": 2}, cells, alone, dict.fromkeys(keys, cost), limits)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +252,7 @@ def test_markdown() -> None:
     assert "| A, `Balance` | 0.20 (0.27) |" in printed
     assert "| D | 10 | 5.00 | 1.00 | 1.00 | 2.50 |" in printed
     assert "| momentum | 0.10 |" in printed
+    assert "| D | 0.15 | 0.01 | 0.02 | 0.10 | 1.50 |" in printed
     assert printed.index("Milliseconds") < printed.index("divided")
 
 
@@ -313,10 +343,12 @@ def test_rounds_script_measures_costs(
     file = tmp_path / "rounds.json"
     monkeypatch.setattr(rounds, "measure_alone", lambda task: Alone(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(rounds, "measure_costs", lambda turns: {"momentum": 1.0})
+    monkeypatch.setattr(rounds, "measure_limit", lambda task, turns: Limit(None, 1.0, 1.0))
     rounds.main([*tiny, "--json", str(file)])
     results = round_results.load(file)
     assert set(results.alone) == {"C", "E-BN"}
     assert results.costs == {"momentum": 1.0}
+    assert results.limits == dict.fromkeys(["C", "E-BN"], Limit(None, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("ours", "code"), [(0.2, 0), (0.3, 1)])

@@ -73,6 +73,14 @@ def test_absent_models_are_unknown() -> None:
     assert attack.seen[0].finite_benign.tolist() == [False, False]
 
 
+def test_pace_is_that_of_benign_peers() -> None:
+    transport = InMemoryNetwork().transport("m")
+    with MaliciousPeer("m", ["a"], Recording([]), transport=transport) as peer:
+        begun = time.monotonic()
+        peer.exchange(MODELS[0], 0, deadline=0.2)
+    assert time.monotonic() - begun >= 0.2
+
+
 def test_previous_models_are_those_of_last_round() -> None:
     attack = Recording([])
     transport = InMemoryNetwork().transport("m")

@@ -178,7 +178,7 @@ def test_run_exchanges_serves_rules_with_several() -> None:
     assert report.neighbors["b"].received == report.exchanges
 
 
-def test_newest_round_is_the_median() -> None:
+def test_newest_round_is_of_the_majority() -> None:
     found = peers("a", "b", "c", "d")
     a = found[0]
     assert a.newest_round() is None
@@ -208,6 +208,10 @@ def test_newest_round_tolerates_malicious_neighbors() -> None:
     assert found == [10**12, 9, 7, None, None]
     with pytest.raises(ValueError, match="tolerated must be an integer at least 0"):
         a.newest_round(tolerated=-1)
+
+
+def test_peer_without_neighbors_knows_no_round() -> None:
+    assert Peer("a", [], transport=InMemoryNetwork().transport("a")).newest_round() is None
 
 
 def test_skipping_to_newest_round_joins_the_others() -> None:

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise import LocalSGD
 from equipoise.training._ensemble._stacked import Backend, channels_last
+from equipoise.training._sgd_step import SGDStep
 from tests.training.trainers import (
     BACKENDS,
     CASES,
@@ -33,6 +34,16 @@ def test_value_dependent_loss():
 
     trainer = LocalSGD(nn.Linear(6, 3), loss, examples((6,), [4, 4]), lr=0.1)
     assert trainer.backend == "threads"
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError, ValueError])
+def test_own_errors_are_raised(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise error("ours")
+
+    monkeypatch.setattr(SGDStep, "train_together", fail)
+    with pytest.raises(error, match="ours"):
+        LocalSGD(nn.Linear(6, 3), cross_entropy, examples((6,), [4, 4]), lr=0.1)
 
 
 @pytest.mark.parametrize(

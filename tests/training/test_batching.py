@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import equipoise as eq
 from equipoise import LocalSGD
 from equipoise.training._ensemble._stacked import Backend
 from equipoise.training._examples import Examples, draw_positions
@@ -48,6 +49,50 @@ def test_positions_match_textbook(counts: list[int], size: int, seed: int):
         used = drawn[i, :count].tolist()
         assert len(set(used)) == len(used)
         assert all(0 <= position < count for position in used)
+
+
+def test_adjacent_examples_are_shared():
+    x = torch.rand(3, 4, 2)
+    y = torch.arange(12).view(3, 4)
+    shared = Examples.of(list(zip(x, y, strict=True)))
+    assert shared.x.data_ptr() == x.data_ptr()
+    assert torch.equal(shared.x, x.flatten(0, 1))
+    assert torch.equal(shared.y, y.flatten())
+
+
+@pytest.mark.parametrize("order", [[2, 1, 0], [0, 2, 1], [0, 0, 1]])
+def test_other_orders_are_copied(order: list[int]):
+    x = torch.rand(3, 4, 2)
+    y = torch.arange(12).view(3, 4)
+    copied = Examples.of([(x[i], y[i]) for i in order])
+    assert copied.x.data_ptr() != x.data_ptr()
+    assert torch.equal(copied.x, x[order].flatten(0, 1))
+    assert torch.equal(copied.y, y[order].flatten())
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 5, 6), (3, 5, 6)])
+def test_shared_examples_are_never_written(shape: tuple[int, ...]):
+    class Overwriting(nn.Module):
+        """In evaluation mode only, where the checks of training do not see it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+            self.layers(torch.zeros(1, *shape))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x if self.training else x.mul_(2))
+
+    x = torch.rand(2, 8, *shape)
+    y = torch.randint(3, (2, 8))
+    before = x.clone()
+    trainer = LocalSGD(Overwriting(), cross_entropy, list(zip(x, y, strict=True)), lr=0.1)
+    models = start(trainer._trained.model, 2)
+    trainer(models, 0)
+    trainer.loss_of(0)(models, torch.tensor([0, 1]))
+    attacked = trainer.poisoned(eq.attacks.FeatureNoise(std=1.0), malicious=[1])
+    attacked(models, 0)
+    assert torch.equal(x, before)
 
 
 def test_uniform_subsets():

@@ -137,7 +137,28 @@ def test_several_blocks(monkeypatch: pytest.MonkeyPatch):
     trainer, models = logistic(n=50)
     whole = trainer(models, 0)
     monkeypatch.setattr("equipoise.training._batching.BLOCK_ELEMENTS", 200)
+    trainer, _ = logistic(n=50)
     torch.testing.assert_close(trainer(models, 0), whole)
+
+
+@every_way
+def test_gaps_between_trained_clients(backend: Backend):
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    models = start(model, 6)
+    data = examples((6,), [4] * 6)
+    clients = torch.tensor([0, 2, 3, 5])
+    trained = []
+    for some in (None, clients):
+        trainer = LocalSGD(
+            model, cross_entropy, data, lr=0.1, steps=2, momentum=0.5, backend=backend
+        )
+        out = models.clone()
+        for t in range(2):
+            trainer.train_into(out, out.clone(), t, clients=some)
+        trained.append((out, trainer.state_dict()["velocity"]))
+    for whole, part in zip(*trained, strict=True):
+        assert torch.equal(part[clients], whole[clients])
+        assert not torch.equal(part[1], whole[1])
 
 
 def test_seed_determines_weights():

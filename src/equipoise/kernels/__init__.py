@@ -13,6 +13,7 @@ from equipoise.kernels._blocks import (
     gather,
     may_share_memory,
     new_output,
+    row_sums,
     same_rows,
 )
 from equipoise.kernels._distances import (
@@ -65,6 +66,7 @@ __all__ = [
     "norms",
     "norms_of",
     "rank_with_ties",
+    "row_sums",
     "same_rows",
     "trimmed_mean",
     "undo_infinite_norms",

@@ -12,6 +12,8 @@ from torch.nn.functional import pad
 
 # Elements of a temporary: 1 MiB of float32, the size of a second-level cache.
 TILE = 1 << 18
+# Bytes of a huge page, which smaller results cannot use.
+HUGE_PAGE = 1 << 21
 # Columns in one float32 sum of squares. torch adds in vectors and pairwise, so that 256 terms hold
 # 1e-7; sums of these sums are float64.
 SUM = 256
@@ -32,7 +34,7 @@ def new_output(like: Tensor, *shape: int) -> Tensor:
     of the time.
     """
     size = math.prod(shape) * like.element_size()
-    if like.device.type != "cpu" or size == 0:
+    if size < HUGE_PAGE or like.device.type != "cpu":
         return like.new_empty(shape)
     memory = np.empty(size, dtype=np.uint8)
     return torch.from_numpy(memory).view(like.dtype).view(shape)
@@ -47,6 +49,14 @@ def ascending(x: Tensor) -> Tensor:
     if x.device.type != "cpu":
         return x.sort(dim=-1).values
     return torch.from_numpy(np.sort(x.numpy(), axis=-1))
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """(rows,) sums of the columns, one after the other, so that zeros among them change no bit.
+
+    The order of `Tensor.sum` depends on the number of columns.
+    """
+    return x.cumsum(1)[:, -1] if x.shape[1] else x.new_zeros(len(x))
 
 
 def column_blocks(d: int, width: int) -> Iterator[slice]:
@@ -79,7 +89,8 @@ def are_first_rows(a: Tensor, b: Tensor) -> bool:
 
     A simulation writes lies behind the models, so that own models are rows of the bank.
     """
-    return len(a) <= len(b) and same_rows(a, b[: len(a)])
+    # Other memory is the usual case of one client.
+    return a.data_ptr() == b.data_ptr() and len(a) <= len(b) and same_rows(a, b[: len(a)])
 
 
 def may_share_memory(a: Tensor, b: Tensor) -> bool:

@@ -12,7 +12,7 @@ from equipoise.kernels._pairs import unordered
 
 
 class Group(NamedTuple):
-    """Receivers with the same number ``c`` of present messages, and the places of these."""
+    """Receivers with the same number ``c`` of present messages, and their places by sender."""
 
     receivers: Tensor  # (r,)
     columns: Tensor  # (r, c) slots of the receiver
@@ -20,11 +20,12 @@ class Group(NamedTuple):
 
 
 class EdgeIndex:
-    """Values derived from slots and mask alone; all inboxes of a fixed graph share them."""
+    """Values derived from the ids alone; all inboxes of a fixed graph share them."""
 
-    def __init__(self, slots: Tensor, mask: Tensor) -> None:
+    def __init__(self, slots: Tensor, mask: Tensor, senders: Tensor) -> None:
         self.slots = slots
         self.mask = mask
+        self.senders = senders
         # Pairs of messages that rules compare, by the size of their parts; see _message_distances.
         self.compared_pairs: dict[tuple[int, int], list[Any]] = {}
 
@@ -52,8 +53,9 @@ class EdgeIndex:
     def groups(self) -> list[Group]:
         """The receivers that have a message, grouped by the number of messages."""
         counts = self.mask.sum(1)
-        # Slots with a message first, in their order: the sort is stable.
-        compact = self.mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        # By sender, whatever the order of the slots; those without a message last.
+        known = self.senders.where(self.mask, torch.iinfo(torch.int64).max)
+        compact = known.argsort(dim=1, stable=True)
         found = []
         for count in counts[counts > 0].unique().tolist():
             receivers = (counts == count).nonzero().flatten()

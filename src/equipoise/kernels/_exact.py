@@ -26,6 +26,12 @@ def careful_norms(x: Tensor, rows: Tensor) -> Tensor:
             largest = torch.maximum(largest, block)  # propagates NaN
         # A second pass: the scale must be known before the first value is squared.
         scale = power_of_two(largest)
+        if native.serves(x):
+            before = (1 / scale)[:, None].expand(-1, 2)
+            ones = torch.ones_like(scale)
+            squares = _exact_natively(x, rows[part], x, rows[part], before, ones, differ=False)
+            norms[part] = scale * squares.sqrt()
+            continue
         total = torch.zeros_like(largest)
         for columns in column_blocks(x.shape[1], EXACT_COLUMNS):
             # Scaled values are below 2^24, see `power_of_two`: no square overflows.
@@ -52,8 +58,7 @@ def careful_squares(
     """
     scale = power_of_two(sizes)
     # Then squares are between 1e-200 and 1e200, which fits a float64 with room for sums.
-    if ((scale > 1e-100) & (scale < 1e100)).all():
-        scale = torch.ones_like(sizes)
+    scale = scale.masked_fill_((scale > 1e-100) & (scale < 1e100), 1.0)
     # Large values are divided before they are subtracted, since their difference may overflow.
     # Small ones are divided after that, since dividing them first could overflow.
     before = scale.clamp_min(1)[:, None]

@@ -113,6 +113,16 @@ def _batched(selections: list[Selection]) -> list[list[Selection]]:
     return [small, *large] if small else large
 
 
+def _is_shared_exactly(selection: Selection, include_own: bool) -> bool:
+    """Whether sharing changes no bit of a mean, so that a client on its own has the same result.
+
+    Means of one or two values do not depend on the order of the values. Means of many values are
+    added in ascending order; sorting few ones, to do the same, would cost up to half of the time.
+    """
+    count = selection.rows.shape[1] + include_own
+    return count - 2 * selection.trim <= 2 or count > native.limits().max_compiled
+
+
 def _split_shared(
     own: Tensor, inbox: ReceivedMessages, selection: Selection, include_own: bool
 ) -> tuple[Selection | None, Selection | None]:
@@ -121,6 +131,8 @@ def _split_shared(
     The former share one sorting. Whether a receiver does depends on its own messages and on the
     bank only: otherwise the last bits of its mean would change with the other receivers.
     """
+    if native.serves(inbox.bank, own) and not _is_shared_exactly(selection, include_own):
+        return None, selection
     rows = selection.rows
     if include_own:
         # Rows of the bank are shared, so own must be one of them.

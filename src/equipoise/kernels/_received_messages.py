@@ -114,7 +114,7 @@ class ReceivedMessages:
     def _find_sent(self) -> EdgeIndex:
         # Checked whenever the ids are new or modified: the C kernels read memory by them.
         self._check_ids()
-        return EdgeIndex(self.slots, self.mask)
+        return EdgeIndex(self.slots, self.mask, self.senders)
 
     @property
     def _arrived(self) -> EdgeIndex:
@@ -122,7 +122,9 @@ class ReceivedMessages:
         return self._memo.get("arrived", (self.bank, self.slots, self.mask), self._find_arrived)
 
     def _find_arrived(self) -> EdgeIndex:
-        return self._sent if self.present is self.mask else EdgeIndex(self.slots, self.present)
+        if self.present is self.mask:
+            return self._sent
+        return EdgeIndex(self.slots, self.present, self.senders)
 
     @property
     def _ids(self) -> tuple[Tensor, ...]:

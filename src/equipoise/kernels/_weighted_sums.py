@@ -87,17 +87,17 @@ def _combine(
     plain = _is_plain(weights) | (weights == 0)
     if inbox.keep_nonfinite and len(inbox.bank):
         plain &= inbox.finite[inbox.slots.where(weights != 0, 0)] | (weights == 0)
-    mine = own_weights.nonzero().flatten()
-    is_native &= bool(_is_plain(own_weights[mine]).all())
+    rest = own_weights
     if is_native:
-        edges = _native_edges(own, own_weights, inbox, weights.where(plain, 0))
+        added = own_weights.where(_is_plain(own_weights), 0)
+        edges = _native_edges(own, added, inbox, weights.where(plain, 0))
         combine_natively(own, inbox.bank, edges, result)
+        rest = own_weights.where(added == 0, 0)
     else:
         _sum_of_rows(inbox.bank, *_weighted_edges(inbox, weights.where(plain, 0)), result)
     _add_rows(result, inbox.bank, *_weighted_edges(inbox, weights.where(~plain, 0)))
-    if is_native:
-        return result, None
-    if len(mine) == len(own) and own.dtype == compute_dtype(own):
+    mine = rest.nonzero().flatten()
+    if not is_native and len(mine) == len(own) and own.dtype == compute_dtype(own):
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
     _add_rows(result, own, mine, mine, own_weights[mine])
     return result, None
@@ -108,7 +108,7 @@ def _native_edges(
 ) -> native.WeightedEdges:
     count = len(inbox.bank)
     own_row = 0 if same_rows(own, inbox.bank) else count
-    return native.weighted_edges(inbox.slots, weights, count, own_weights, own_row)
+    return native.weighted_edges(inbox.slots, weights, inbox.senders, count, own_weights, own_row)
 
 
 def _weighted_edges(inbox: ReceivedMessages, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,7 +27,8 @@ class MaliciousPeer(Peer):
 
     In a simulation an attack knows everything. Here it knows what a peer can know: its own model
     and the messages that its neighbors have sent so far. It waits for them for half of the time of
-    an exchange, then forges its own. Edges between its neighbors are unknown to it; the attack sees
+    an exchange, then forges its own; if one was absent, it stays until the deadline, as its
+    neighbors do. Edges between its neighbors are unknown to it; the attack sees
     the complete graph of this peer and its neighbors, so that attacks which look at the neighbors
     of a victim look at all models. Models that have not arrived are NaN. The clients of that graph
     have the ids 0 to k, in the order of their names.

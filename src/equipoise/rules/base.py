@@ -107,7 +107,7 @@ def own_share(weights: Tensor) -> Tensor:
 
     A huge or non-finite own must not reach the aggregate through a rounding error.
     """
-    rest = 1 - weights.sum(1)
+    rest = 1 - kernels.row_sums(weights)
     return rest.where(rest.abs() > ROUNDING, 0.0)
 
 

@@ -81,7 +81,7 @@ class FedAvg(Rule):
         counts = _as_samples(samples, inbox)
         # Absent slots may hold any sender, so they look up client 0, and count for 0.
         sizes = counts[inbox.senders.where(accepted, 0)].where(accepted, 0.0)
-        total = sizes.sum(1, keepdim=True)
+        total = kernels.row_sums(sizes)[:, None]
         # If no accepted sender has an example, own gets the whole weight; 0 / 0 would be NaN.
         return (sizes / total).where(total > 0, 0.0)
 

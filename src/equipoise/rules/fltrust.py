@@ -65,7 +65,7 @@ class FLTrust(Rule):
         # c_j = max(0, cos(w_i, w_j)); 0 also where the scale ||w_i|| / ||w_j|| overflows.
         trust = cosines.clamp_min_(0).where(scales.isfinite(), 0.0)
         if self.weighted:
-            total = trust.sum(1, keepdim=True)
+            total = kernels.row_sums(trust)[:, None]
             shares = (trust / total).where(total > 0, 0.0)
         else:
             shares = uniform(trust > 0)

@@ -43,7 +43,7 @@ class Batches:
         most: int = 1,
     ) -> None:
         self._examples = examples
-        self._blocks: list[tuple[Tensor, Tensor, int]] = []
+        self._blocks: list[tuple[Tensor, Tensor | slice, int]] = []
         rows = torch.arange(len(clients), device="cpu") if rows is None else rows
         features = examples.x[0].numel()
         lengths = examples.counts[clients].clamp_max(batch_size)
@@ -56,7 +56,7 @@ class Batches:
                 elements = max(length * features + d, BLOCK_ELEMENTS // BLOCK_CLIENTS)
                 size = max(1, BLOCK_ELEMENTS // elements)
             for block in places.split(size):
-                self._blocks.append((clients[block], rows[block].to(examples.x.device), length))
+                self._blocks.append((clients[block], _compact(rows[block], examples.x), length))
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -69,3 +69,10 @@ class Batches:
         """
         clients, rows, length = self._blocks[i]
         return Batch(rows, *self._examples.take(clients, positions[clients, :length], memory))
+
+
+def _compact(rows: Tensor, like: Tensor) -> Tensor | slice:
+    """Rows as a slice, whose tensors are views, or as an index on a device."""
+    ids = rows.tolist()
+    span = slice(ids[0], ids[0] + len(ids))
+    return span if ids == list(range(span.start, span.stop)) else rows.to(like.device)

@@ -25,14 +25,21 @@ RARE = 4
 class Batch(NamedTuple):
     """b examples for each of c rows of stacked models."""
 
-    rows: Tensor  # (c,)
+    rows: Tensor | slice  # a slice if they follow each other: then models[rows] is a view
     x: Tensor  # (c, b, ...)
     y: Tensor  # (c, b, ...)
+
+    @property
+    def row(self) -> int:
+        """The first row, which is the only one in a batch of one client."""
+        return self.rows.start if isinstance(self.rows, slice) else int(self.rows[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """The examples of n clients, client by client in one tensor: batches are one ``index_select``.
+
+    Examples that follow each other in the caller's memory are not copied, and never written.
 
     Client i has ``counts[i]`` examples from row ``starts[i]`` on, unless ``replacements`` holds
     other ones for it, as its client ``replaced_by[i]``; -1 means none.
@@ -70,8 +77,8 @@ class Examples:
             _check_client(pair, pairs[0], f"clients[{i}]")
         # Counts and rows stay on the CPU, where batches are drawn; only examples move.
         counts = torch.tensor([len(y) for _, y in pairs], device="cpu")
-        x = torch.cat([pair[0].detach() for pair in pairs]).to(device)
-        y = torch.cat([pair[1].detach() for pair in pairs]).to(device)
+        x = _joined([pair[0].detach() for pair in pairs]).to(device)
+        y = _joined([pair[1].detach() for pair in pairs]).to(device)
         return cls(x, y, counts.cumsum(0) - counts, counts)
 
     def with_channels_last(self) -> Examples:
@@ -215,6 +222,20 @@ def _taken_if_rare(picks: np.ndarray, first: np.ndarray) -> np.ndarray:
         if before < step and taken[before, client]:
             taken[step, client] = True
     return taken
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All rows of some tensors: a view if they follow each other in one memory, or a copy."""
+    end = parts[0].data_ptr()
+    storage = parts[0].untyped_storage().data_ptr()
+    for part in parts:
+        # Two allocations may be neighbors by chance: then no tensor can be a view of both.
+        is_next = part.data_ptr() == end and part.untyped_storage().data_ptr() == storage
+        if type(part) is not Tensor or not part.is_contiguous() or not is_next:
+            return torch.cat(list(parts))
+        end += part.nbytes
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    return parts[0].as_strided(shape, torch.empty(shape, device="meta").stride())
 
 
 def _check_client(pair: object, like: Sequence[Tensor], name: str) -> None:

@@ -45,7 +45,7 @@ class LossEvaluation:
             elif same:
                 self._evaluate_one_model(batch)
             else:
-                self._evaluate_alone(batch, None if seeds is None else seeds[int(batch.rows)])
+                self._evaluate_alone(batch, None if seeds is None else seeds[batch.row])
 
         with self.architecture.forked_generators(enabled=seeds is not None):
             # On other devices one thread suffices: operations return before the device completes
@@ -56,7 +56,7 @@ class LossEvaluation:
     @torch.no_grad()
     def _evaluate_together(self, batch: Batch) -> None:
         """Evaluate all models of a batch in the same operations."""
-        parts = self.architecture.parts(self.models.index_select(0, batch.rows))
+        parts = self.architecture.parts(self.models[batch.rows])
         outputs = self.architecture.apply(parts, batch.x)
         self.losses[batch.rows] = self.loss.of_each(outputs, batch.y)
 
@@ -66,19 +66,18 @@ class LossEvaluation:
         # All models of a client get the same seed, so they are compared on equal random numbers.
         if seed is not None:
             torch.manual_seed(seed)
-        row = int(batch.rows)
         with self.architecture.replica() as replica:
-            replica.vector.copy_(self.models[row])
-            self.losses[row] = self.loss(replica.module(batch.x[0]), batch.y[0])
+            replica.vector.copy_(self.models[batch.row])
+            self.losses[batch.row] = self.loss(replica.module(batch.x[0]), batch.y[0])
 
     @torch.no_grad()
     def _evaluate_one_model(self, batch: Batch) -> None:
         """Evaluate one model on the examples of several clients, in one forward pass."""
         with self.architecture.replica() as replica:
-            replica.vector.copy_(self.models[int(batch.rows[0])])
+            replica.vector.copy_(self.models[batch.row])
             # (c, b, ...) becomes (c * b, ...) and back: correct only if outputs do not depend on
             # the batch, which the caller has checked.
             outputs = replica.module(batch.x.flatten(0, 1)).unflatten(0, batch.x.shape[:2])
             # One loss per client: a mean over all examples would mix the clients.
-            for row, output, y in zip(batch.rows.tolist(), outputs, batch.y, strict=True):
-                self.losses[row] = self.loss(output, y)
+            pairs = zip(outputs, batch.y, strict=True)
+            self.losses[batch.rows] = torch.stack([self.loss(output, y) for output, y in pairs])

@@ -19,8 +19,8 @@ from equipoise.training._linear_networks import LinearNetwork
 class SGDStep:
     """Stochastic gradient descent with classical momentum, as in :class:`torch.optim.SGD`.
 
-    Reads stacked models ``before (n, d)`` and writes ``after (n, d)``, which may be the same
-    tensor. With momentum, so it does for ``velocity_before`` and ``velocity_after``.
+    Reads ``before`` and writes ``after``, which may be the same: stacked models ``(n, d)`` and,
+    with momentum, velocities ``(n, d)``.
     """
 
     architecture: Stacked
@@ -29,10 +29,8 @@ class SGDStep:
     loss: BatchLoss
     lr: float
     momentum: float
-    before: Tensor
-    after: Tensor
-    velocity_before: Tensor | None = None
-    velocity_after: Tensor | None = None
+    before: Sequence[Tensor]
+    after: Sequence[Tensor]
 
     def run(
         self, batches: Batches, positions: Tensor, backend: Backend, seeds: list[int] | None
@@ -44,21 +42,20 @@ class SGDStep:
             if backend == "batched":
                 self.train_together(batch)
             else:
-                self._train_alone(batch, None if seeds is None else seeds[int(batch.rows)])
+                self._train_alone(batch, None if seeds is None else seeds[batch.row])
 
         with self.architecture.forked_generators(enabled=seeds is not None):
             # On other devices one thread suffices: operations return before the device completes
             # them.
-            threads = backend != "loop" and self.before.device.type == "cpu"
+            threads = backend != "loop" and self.architecture.device.type == "cpu"
             run_each(train, len(batches), threads=threads)
 
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
-        # A copy (c, d): the update is in place, and `before` may belong to the caller.
-        models = self._gathered(self.before, batch.rows)
-        velocity = None
-        if self.velocity_before is not None:
-            velocity = self._gathered(self.velocity_before, batch.rows)
+        pairs = zip(self.before, self.after, strict=True)
+        blocks = [self._begin(before, after, batch.rows) for before, after in pairs]
+        models = blocks[0]
+        velocity = blocks[1] if self.momentum else None
         # Detached views are leaves, so they can require gradients. Updating them updates `models`.
         parts = [part.detach() for part in self.architecture.parts(models)]
         if self.network is not None:
@@ -69,14 +66,16 @@ class SGDStep:
         else:
             trained = [parts[i] for i in self.architecture.trained]
             self._update(trained, self._gradients(parts, trained, batch), velocity)
-        self.after.index_copy_(0, batch.rows, models)
-        if self.velocity_after is not None and velocity is not None:
-            self.velocity_after.index_copy_(0, batch.rows, velocity)
+        if not isinstance(batch.rows, slice):
+            for after, block in zip(self.after, blocks, strict=True):
+                after.index_copy_(0, batch.rows, block)
 
-    def _gathered(self, source: Tensor, rows: Tensor) -> Tensor:
-        """A copy of some rows, in memory of earlier blocks."""
-        block = self.memory.take(source, len(rows), source.shape[1])
-        return torch.index_select(source, 0, rows, out=block)
+    def _begin(self, before: Tensor, after: Tensor, rows: Tensor | slice) -> Tensor:
+        """Rows of ``before``, to be updated in place: a view of ``after`` if they are a slice."""
+        if isinstance(rows, slice):
+            return after[rows] if before is after else after[rows].copy_(before[rows])
+        block = self.memory.take(before, len(rows), before.shape[1])
+        return torch.index_select(before, 0, rows, out=block)
 
     @torch.enable_grad()
     def _gradients(
@@ -94,17 +93,14 @@ class SGDStep:
         # Layers such as dropout draw from torch's global generator; `run` restores it afterwards.
         if seed is not None:
             torch.manual_seed(seed)
-        row = int(batch.rows)
-        velocity = None
-        if self.velocity_before is not None and self.velocity_after is not None:
-            velocity = self.velocity_after[row]
-            velocity.copy_(self.velocity_before[row])
+        row = batch.row
+        velocity = self.after[1][row].copy_(self.before[1][row]) if self.momentum else None
         with self.architecture.replica() as replica:
-            replica.vector.copy_(self.before[row])
+            replica.vector.copy_(self.before[0][row])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
             self._update(replica.trained, gradients, velocity)
-            self.after[row] = replica.vector
+            self.after[0][row] = replica.vector
 
     @torch.no_grad()
     def _update(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from operator import is_
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -70,25 +71,19 @@ class LocalSGD:
       ``torch.func.vmap`` supports the model;
     - anything else: threads.
 
-    One step with batches of 32 took, best of several on 2 cores::
-
-        milliseconds                            loop   threads   batched
-        20 CNNs of the paper                      34        21       127
-        1,000 logistic regressions, 64 to 10     117       234         4
-        1,000 logistic regressions, 561 to 6     138       240        13
-
-    The CNNs took 87 with a module and an optimizer for every client, and 58, 48 and 131 without
-    native kernels. On cores with other load, ``"loop"`` can take ten times as long, ``"threads"``
-    twice. `measure` times the backends for your own model: networks for very small images can be
-    faster batched. On a CPU, convolutions get images with their channels last in memory, which
-    saves a third of the time, unless the model does not support that.
+    Batched, 1,000 logistic regressions take a tenth of the time or less; the paper's network takes
+    four times as long. On cores with other load, ``"loop"`` can take ten times as long,
+    ``"threads"`` twice. `measure` times the backends for your own model: networks for very small
+    images can be faster batched. On a CPU, convolutions get images with their channels last in
+    memory, which saves a third of the time, unless the model does not support that.
 
     Args:
         model: the architecture, in training or evaluation mode as it is given; its parameters are
             not used. Parameters that require no gradient keep each client's values.
         loss: ``loss(outputs, targets, reduction=...)``, like
             ``torch.nn.functional.cross_entropy``.
-        clients: the examples ``(x, y)`` of every client.
+        clients: the examples ``(x, y)`` of every client. Those that follow each other in memory,
+            as the rows of one tensor, are not copied: leave them unchanged until training ends.
         lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: number of examples in a batch.
         steps: number of steps in a round.
@@ -154,8 +149,8 @@ class LocalSGD:
         self._evaluated.model.eval()
         examples = Examples.of(clients, device=self._trained.device)
         # Two: BatchNorm in training mode refuses a single example.
-        x = examples.x[:2]
-        y = examples.y[:2]
+        x = examples.x[:2].clone()
+        y = examples.y[:2].clone()
         self._random = check_trainable(self._trained, self.loss, x, y)
         self._traits = evaluation_traits(self._evaluated, self._mean_loss, examples.x, examples.y)
         if self._evaluated.takes_channels_last(x):
@@ -184,12 +179,14 @@ class LocalSGD:
 
     def _try_batched(self, models: Tensor) -> None:
         """Train clients with these models on two examples of the first client, all at once."""
-        rows = torch.arange(len(models), device="cpu")
+        n = len(models)
         # Modulo: the first client may have one example only, which then occurs twice.
         positions = torch.arange(2, device="cpu") % self._clean.counts[0]
-        x, y = self._clean.take(torch.zeros_like(rows), positions.repeat(len(models), 1))
-        step = self._step(0, models, models.clone())
-        step.train_together(Batch(rows.to(models.device), x, y))
+        clients = torch.zeros(n, dtype=torch.int64, device="cpu")
+        x, y = self._clean.take(clients, positions.repeat(n, 1))
+        blank = [torch.zeros_like(models)] if self.momentum else []
+        step = self._step(0, [models, *blank], [models.clone(), *blank])
+        step.train_together(Batch(slice(0, n), x, y))
 
     def __repr__(self) -> str:
         names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "backend")
@@ -224,24 +221,24 @@ class LocalSGD:
         check_count("t", t, 0)
         examples = self._examples(t)
         batches = self._batches_of(examples, clients)
-        before, after = self._velocities(models, clients)
         # The first step reads the given models and writes to `out`; later steps update it.
-        step = self._step(t, models.detach(), out, before, after)
+        before = [models.detach()]
+        after = [out]
+        if self.momentum:
+            velocity = self._velocity
+            if velocity is None:
+                velocity = self._memory.take(models, *models.shape).zero_()
+            before.append(velocity)
+            after.append(self._velocity_after(velocity, clients))
+        step = self._step(t, before, after)
         for i in range(self.steps):
             seeds = self._seeds("model", t, i) if self._random else None
             step.run(batches, self._positions(examples, t, i), self.backend, seeds)
-            step = replace(step, before=out, velocity_before=after)
+            step = replace(step, before=after)
         # Only after the last step: an interrupted round leaves the trainer as it was.
-        self._velocity = after
+        self._velocity = after[1] if self.momentum else None
 
-    def _step(
-        self,
-        t: int,
-        before: Tensor,
-        after: Tensor,
-        velocity_before: Tensor | None = None,
-        velocity_after: Tensor | None = None,
-    ) -> SGDStep:
+    def _step(self, t: int, before: list[Tensor], after: list[Tensor]) -> SGDStep:
         return SGDStep(
             self._trained,
             self._network,
@@ -251,17 +248,13 @@ class LocalSGD:
             self.momentum,
             before,
             after,
-            velocity_before,
-            velocity_after,
         )
 
     def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches:
         """The batches of these clients, or of all; those of the last round if they are the same."""
         choice = (examples, clients, self.backend)
         # By identity: examples and tensors cannot be compared by one truth value.
-        if self._batches is None or any(
-            old is not new for old, new in zip(self._batches[0], choice, strict=True)
-        ):
+        if self._batches is None or not all(map(is_, self._batches[0], choice)):
             ids = torch.arange(examples.n, device="cpu") if clients is None else clients.cpu()
             batches = Batches(
                 examples,
@@ -284,23 +277,13 @@ class LocalSGD:
             raise ValueError(f"lr must return {expected}, found {rate!r} for round {t}")
         return float(rate)
 
-    def _velocities(
-        self, models: Tensor, clients: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The velocities before this round, and memory for those after it.
-
-        They are not updated in place, because a round may be interrupted half-way.
-        """
-        if not self.momentum:
-            return None, None
-        before = self._velocity
-        if before is None:
-            before = self._memory.take(models, *models.shape).zero_()
-        after = self._memory.take(models, *models.shape)
+    def _velocity_after(self, before: Tensor, clients: Tensor | None) -> Tensor:
+        """Memory for velocities: a round may fail, so those before it are not updated in place."""
+        after = self._memory.take(before, *before.shape)
         if clients is not None:
-            untrained = (~as_mask(clients, len(models))).nonzero().flatten().to(models.device)
+            untrained = (~as_mask(clients, len(before))).nonzero().flatten().to(before.device)
             after[untrained] = before[untrained]
-        return before, after
+        return after
 
     def _examples(self, t: int) -> Examples:
         return self._clean if self._poisoning is None else self._poisoning.examples(t)
@@ -335,11 +318,13 @@ class LocalSGD:
 
         @torch.inference_mode(False)
         def loss_of(models: Tensor, clients: Tensor) -> Tensor:
-            _check_clients(clients, examples.n)
+            is_tensor = isinstance(clients, Tensor) and clients.dtype in INTEGERS
+            if not is_tensor or clients.dim() != 1:
+                expected = "ids, an integer tensor of shape (c,)"
+                raise ValueError(f"clients must be {expected}, found {describe(clients)}")
+            check_range("clients", clients, 0, examples.n)
             self._evaluated.check(models, len(clients))
-            losses = models.new_empty(len(models))
-            self._evaluate(models, losses, clients.cpu().long(), examples, positions(), t)
-            return losses
+            return self._losses(models, clients.cpu().long(), examples, positions(), t)
 
         return loss_of
 
@@ -348,15 +333,9 @@ class LocalSGD:
         # A loss without reduction, None, keeps the one it has.
         return replace(self.loss, reduction=self.loss.reduction and "mean")
 
-    def _evaluate(
-        self,
-        models: Tensor,
-        losses: Tensor,
-        clients: Tensor,
-        examples: Examples,
-        positions: Tensor,
-        t: int,
-    ) -> None:
+    def _losses(
+        self, models: Tensor, clients: Tensor, examples: Examples, positions: Tensor, t: int
+    ) -> Tensor:
         backend: Backend = self.backend
         seeds = None
         if self._traits.random:
@@ -374,8 +353,10 @@ class LocalSGD:
             d=self._evaluated.d,
             most=SHARED_PASS if same else 1,
         )
+        losses = models.new_empty(len(models))
         evaluation = LossEvaluation(self._evaluated, self._mean_loss, models, losses)
         evaluation.run(batches, positions, self._memory, backend, same=same, seeds=seeds)
+        return losses
 
     # Poisoning
 
@@ -458,10 +439,3 @@ class LocalSGD:
 
 def _is_rate(value: object) -> bool:
     return is_number(value) and 0 <= value < math.inf
-
-
-def _check_clients(clients: Tensor, n: int) -> None:
-    if not isinstance(clients, Tensor) or clients.dim() != 1 or clients.dtype not in INTEGERS:
-        expected = "ids, an integer tensor of shape (c,)"
-        raise ValueError(f"clients must be {expected}, found {describe(clients)}")
-    check_range("clients", clients, 0, n)

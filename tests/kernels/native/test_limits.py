@@ -150,6 +150,7 @@ def call_sums(
     edges: Sequence[int],
     inner: Sequence[int] = (),
     filled: int = 3,
+    run: int = 0,
 ) -> int:
     """Lists with an inner row have no result of their own."""
     x = torch.ones(3, D, dtype=dtype)
@@ -159,7 +160,8 @@ def call_sums(
     results[: len(inner)] = 0
     weights = torch.ones(len(edges), dtype=dtype)
     inner_rows = integers([*inner, *[0] * len(out)])
-    lists = (integers(starts), integers(edges), weights, inner_rows)
+    runs = integers([run] * len(out))
+    lists = (integers(starts), integers(edges), weights, runs, inner_rows)
     target = (len(out), results.data_ptr(), 0, D, False)
     pointers = (part.data_ptr() for part in lists)
     return function("sums", x)(*array(rows), filled, *pointers, *target)
@@ -168,6 +170,8 @@ def call_sums(
 @both_types
 def test_sums(dtype: torch.dtype) -> None:
     assert call_sums(dtype, [0, 2, 3], [0, 2, 1]) == 1
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 1], run=1) == 1
+    assert call_sums(dtype, [0, 2, 3], [0, 2, 1], run=-1) == OUT_OF_RANGE
     assert call_sums(dtype, [0, 2, 3], [0, 3, 1]) == OUT_OF_RANGE
     assert call_sums(dtype, [0, 2, 3], [0, -1, 1]) == OUT_OF_RANGE
     assert call_sums(dtype, [0, 2, 1], [0, 1, 2]) == OUT_OF_RANGE  # not ascending

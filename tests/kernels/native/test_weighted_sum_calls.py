@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.kernels import _weighted_sums_native, native
 from equipoise.kernels._blocks import new_output
+from equipoise.kernels.native._weighted_sum_calls import OWN_SENDER
 from tests.instruction_sets import instructions  # noqa: F401
 from tests.native_cases import DTYPES, dtypes, matrix, places, seeded, shapes, weighted_sums
 
@@ -78,7 +79,7 @@ def test_equal_weights(count: int, d: int, dtype: torch.dtype, kinds: int, seed:
 
 @pytest.mark.parametrize("equal", [False, True])
 def test_dense_and_sparse_bits(equal: bool) -> None:
-    """A matrix, lists and repeated rows give the same bits."""
+    """A matrix, shared runs and lists give the same bits."""
     bank = matrix(30, 500, torch.float32)
     weights = torch.rand(12, 30, generator=seeded(0), dtype=torch.float64)
     out = torch.empty(12, 500)
@@ -95,15 +96,17 @@ def test_edges() -> None:
     slots = torch.tensor([[4, 2, 4, 9], [1, 0, 3, 9]])
     weights = torch.tensor([[0.5, 1.0, 0.25, 0.0], [-2.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
     own_weights = torch.tensor([0.0, 0.125], dtype=torch.float64)
-    edges = native.weighted_edges(slots, weights, 5, own_weights, 5)
-    assert edges.starts.tolist() == [0, 2, 5]
-    assert edges.rows.tolist() == [2, 4, 1, 3, 6]
-    assert edges.weights.tolist() == [1.0, 0.75, -2.0, 1.0, 0.125]
+    senders = torch.tensor([[6, 2, 4, -1], [1, 0, 3, -1]])
+    edges = native.weighted_edges(slots, weights, senders, 5, own_weights, 5)
+    assert edges.starts.tolist() == [0, 3, 6]
+    assert edges.rows.tolist() == [2, 4, 4, 1, 3, 6]
+    assert edges.weights.tolist() == [1.0, 0.25, 0.5, -2.0, 1.0, 0.125]
+    assert edges.senders.tolist() == [2, 4, 6, 1, 3, OWN_SENDER]
     assert (edges.smallest, edges.largest) == (0.125, 2.0)
     for row in (-1, 5):
         slots[0, 0] = row
         with pytest.raises(ValueError, match="beyond their limits"):
-            native.weighted_edges(slots, weights, 5, own_weights, 5)
+            native.weighted_edges(slots, weights, senders, 5, own_weights, 5)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

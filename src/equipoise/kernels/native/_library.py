@@ -26,16 +26,17 @@ SIGNATURES = {
     "measure": (*ARRAY, INTEGER, INTEGER, *PAIRS, FLAG, *COLUMN_RANGE, POINTER, POINTER),
     "exact": (*ARRAY, *PAIRS, POINTER, POINTER, FLAG, *COLUMN_RANGE, POINTER),
     "norms": (*ARRAY, *COLUMN_RANGE, POINTER),
-    "sums": (*ARRAY, INTEGER, *[POINTER] * 4, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
+    "sums": (*ARRAY, INTEGER, *[POINTER] * 5, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
     "dense_sums": (*ARRAY, *[POINTER] * 3, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
     "interpolate": (*[POINTER] * 4, INTEGER, POINTER, *COLUMN_RANGE, FLAG),
     "middle": (*ARRAY, POINTER, POINTER, *ARRAY, *NETWORK, POINTER, *COLUMN_RANGE, FLAG),
     "middle_but_one": (*ARRAY, *ARRAY, INTEGER, *NETWORK, POINTER, *COLUMN_RANGE, FLAG),
 }
 EDGES = (
-    *(POINTER, POINTER, INTEGER, INTEGER, INTEGER),  # slots, weights, their shape, rows of the bank
+    *(POINTER, POINTER, POINTER),  # slots, weights, senders
+    *(INTEGER, INTEGER, INTEGER),  # their shape, rows of the bank
     *(POINTER, INTEGER),  # weights of own models, row of the first one
-    *(POINTER, POINTER, POINTER, POINTER),  # starts, rows, weights, and their smallest and largest
+    *(POINTER, POINTER, POINTER, POINTER, POINTER),  # starts, rows, weights, senders, range
 )
 SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipoise.kernels._selection_networks import Network, middle, sorting
+from equipoise.kernels._selection_networks import Network, sorting
 from equipoise.kernels.native._calls import (
     HALVES,
     addresses,
@@ -51,7 +51,8 @@ def trimmed_means(
     largest = int(counts.argmax())
     count = int(counts[largest])
     listed = limits().max_compiled < count <= limits().max_values
-    network = middle(count, int(trims[largest])) if listed else Network((), ())
+    # It sorts, so that the mean does not depend on the order of the rows.
+    network = sorting(count, int(trims[largest])) if listed else Network((), ())
     steps, kept = _encoded(network)
     results = addresses([out])[receivers]
 

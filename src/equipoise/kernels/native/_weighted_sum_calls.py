@@ -26,12 +26,19 @@ from equipoise.kernels.native._library import function, list_edges
 NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
+OWN_SENDER = np.iinfo(np.int64).max  # as in csrc/edges.h
+
+
 class WeightedEdges(NamedTuple):
-    """The rows of receiver i are ``rows[starts[i]:starts[i + 1]]``, ascending and each once."""
+    """The rows of receiver i are ``rows[starts[i]:starts[i + 1]]``: by sender, and own at the end.
+
+    This order is that of a client with an inbox of its own. The sender of own is `OWN_SENDER`.
+    """
 
     starts: Integers
     rows: Integers
     weights: Floats
+    senders: Integers
     smallest: float  # absolute weight; 1 without edges
     largest: float
 
@@ -39,7 +46,8 @@ class WeightedEdges(NamedTuple):
 class SumLists(NamedTuple):
     """Lists of weighted rows to add, one after the other.
 
-    List j has ``rows[starts[j]:starts[j + 1]]``. The sum of list j is the result of receiver
+    List j has ``rows[starts[j]:starts[j + 1]]``, which are added ``runs[j]`` at a time, and then
+    the sums of these runs; all at once if that is 0. The sum of list j is the result of receiver
     ``targets[j]``. If that is negative, it is inner row ``-1 - targets[j]``: later lists can add it
     as row ``count + inner row``, for matrices of ``count`` rows in total. Without inner rows, there
     is one list for each receiver, in their order.
@@ -48,18 +56,25 @@ class SumLists(NamedTuple):
     starts: Integers
     rows: Integers
     weights: Floats
+    runs: Integers
     targets: Integers
     inner_rows: int = 0
 
 
 def weighted_edges(
-    slots: Tensor, weights: Tensor, bank_rows: int, own_weights: Tensor, own_row: int
+    slots: Tensor,
+    weights: Tensor,
+    senders: Tensor,
+    bank_rows: int,
+    own_weights: Tensor,
+    own_row: int,
 ) -> WeightedEdges:
     """The rows of weight other than 0 of each receiver.
 
     Args:
         slots: (n, k) Rows of the bank, where the weight is not 0.
         weights: (n, k) Their weights, float64.
+        senders: (n, k) Their senders.
         bank_rows: Number of rows of the bank.
         own_weights: (n,) Weights of own models, float64.
         own_row: Row of the first own model; the others follow.
@@ -67,16 +82,18 @@ def weighted_edges(
     n, k = slots.shape
     slots = slots.contiguous()
     weights = weights.contiguous()
+    senders = senders.contiguous()
     own_weights = own_weights.contiguous()
     starts = np.empty(n + 1, dtype=np.int64)
     rows = np.empty(n * (k + 1), dtype=np.int64)
     found = np.empty(n * (k + 1))
+    sent_by = np.empty_like(rows)
     sizes = np.ones(2)
-    messages = (slots.data_ptr(), weights.data_ptr(), n, k, bank_rows)
-    results = (pointer(starts), pointer(rows), pointer(found), pointer(sizes))
+    messages = (slots.data_ptr(), weights.data_ptr(), senders.data_ptr(), n, k, bank_rows)
+    results = tuple(pointer(x) for x in (starts, rows, found, sent_by, sizes))
     end = list_edges(*messages, own_weights.data_ptr(), own_row, *results)
     smallest, largest = sizes.tolist() if end else (1.0, 1.0)
-    return WeightedEdges(starts, rows[:end], found[:end], smallest, largest)
+    return WeightedEdges(starts, rows[:end], found[:end], sent_by[:end], smallest, largest)
 
 
 def list_sums(
@@ -107,7 +124,7 @@ def list_sums(
         inner = len(sources) - 1 - inner
     call = function("sums", out)
     rows = (pointer(sources), len(sources), len(sources) + lists.inner_rows)
-    listed = tuple(pointer(x) for x in (lists.starts, edges, weights, inner))
+    listed = tuple(pointer(x) for x in (lists.starts, edges, weights, lists.runs, inner))
 
     def run(start: int, stop: int) -> int:
         targets = (len(results), pointer(results), start, stop, is_streamed(out))
@@ -124,26 +141,29 @@ def dense_sums(
 ) -> bool:
     """``out[receivers]``, or all of ``out``: the sums of receivers, as a product with a matrix.
 
-    ``edges`` are those of these receivers. Of the rows beyond the first matrix, each may have one.
-    Returns whether all sums are finite. If not, a row may have spoiled receivers that have weight 0
-    for it: 0 times infinity is NaN.
+    ``edges`` are those of these receivers, each with at most one message of a sender. Returns
+    whether all sums are finite. If not, a row may have spoiled receivers that have weight 0 for it:
+    0 times infinity is NaN.
     """
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         return all([dense_sums(part, edges, sums) for part, sums in blocks])
     sources = row_addresses(matrices)
     owners = np.repeat(np.arange(len(edges.starts) - 1), np.diff(edges.starts))
-    in_first = edges.rows < len(matrices[0])
-    rows, places = np.unique(edges.rows[in_first], return_inverse=True)
-    shape = (len(edges.starts) - 1, len(rows))
+    is_own = edges.senders == OWN_SENDER
+    received = ~is_own
+    # Columns by sender, as in a list. A sender may have several rows, each for other receivers.
+    keys = edges.senders[received] * len(sources) + edges.rows[received]
+    columns, places = np.unique(keys, return_inverse=True)
+    shape = (len(edges.starts) - 1, len(columns))
     matrix = np.zeros(shape, dtype=NUMPY_DTYPES[out.dtype])
-    matrix[owners[in_first], places] = edges.weights[in_first]
-    # Rows of other matrices, one for each receiver at most, are added to its sum of the others.
+    matrix[owners[received], places] = edges.weights[received]
+    # Own models are added to the sums of the others.
     extra = np.zeros(shape[0], dtype=np.int64)
-    extra[owners[~in_first]] = sources[edges.rows[~in_first]]
+    extra[owners[is_own]] = sources[edges.rows[is_own]]
     extra_weights = np.zeros(shape[0], dtype=matrix.dtype)
-    extra_weights[owners[~in_first]] = edges.weights[~in_first]
-    used = sources[rows]
+    extra_weights[owners[is_own]] = edges.weights[is_own]
+    used = sources[columns % len(sources)]
     results = row_addresses([out])
     results = results if receivers is None else results[receivers]
     call = function("dense_sums", out)

@@ -115,13 +115,15 @@ class Stacked:
         """The error, if any, of ``attempt(models (c, d))`` with two clients and then with one.
 
         A block may hold one client only, and vmap does not always take one where it takes two.
+        Errors that are no RuntimeError are raised: torch.func has this kind for all that it cannot
+        batch, so others are mistakes, which a slower backend would hide.
         """
         if self.buffers:
             return ValueError("buffers are not run for several clients at once")
         try:
             for clients in (2, 1):
                 attempt(flatten(self.model).repeat(clients, 1))
-        except Exception as error:  # a module can do anything, and torch.func.vmap forbids much
+        except RuntimeError as error:
             return error
         return None
 

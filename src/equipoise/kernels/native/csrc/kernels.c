@@ -46,10 +46,10 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
     }                                                                                             \
     EXPORT int eq_sums_##type(const scalar *const *rows, int64_t count, int64_t filled,           \
                               const int64_t *starts, const int64_t *edges, const scalar *weights, \
-                              const int64_t *inner, int64_t lists, scalar *const *out,            \
-                              int64_t from, int64_t to, int stream) {                             \
-        DISPATCH(sums_##type, rows, count, filled, starts, edges, weights, inner, lists, out,     \
-                 from, to, stream)                                                                \
+                              const int64_t *runs, const int64_t *inner, int64_t lists,           \
+                              scalar *const *out, int64_t from, int64_t to, int stream) {         \
+        DISPATCH(sums_##type, rows, count, filled, starts, edges, weights, runs, inner, lists,    \
+                 out, from, to, stream)                                                           \
     }                                                                                             \
     EXPORT int eq_dense_sums_##type(const scalar *const *rows, int64_t count,                     \
                                     const scalar *weights, const scalar *const *extra,            \

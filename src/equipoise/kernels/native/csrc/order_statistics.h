@@ -186,15 +186,28 @@ TARGET static int NAME(middle)(const SCALAR *const *rows, int64_t row_count, con
     return panel.finite;
 }
 
-/* The mean of ranked values after removing one value, possibly beyond their ends, with the trimming
- * moved along: a value beyond one end moves the window by one, so that the value at this end drops
- * out. Large values that leave the sum never enter it, so they cannot cancel its digits. */
-TARGET static ALWAYS_INLINE VECTOR NAME(mean_without)(VECTOR missing, VECTOR low, VECTOR high,
-                                                      VECTOR inner, VECTOR share, int64_t ranks) {
-    if (ranks == 2) return SELECT_LESS(low, missing, low, high);
-    VECTOR all = MUL_ADD(low, share, SUB(MUL(high, share), MUL(missing, share)));
-    VECTOR ends = SELECT_LESS(low, missing, all, MUL(high, share));
-    return SATURATED(ADD(SELECT_LESS(missing, high, ends, MUL(low, share)), inner));
+/* The mean of ascending values, `ranks` of them, after removing one value, possibly beyond their
+ * ends, with the trimming moved along: a value beyond one end moves the window by one, so that the
+ * value at this end drops out. The values that are left are added in ascending order, as by
+ * `any_network`: a receiver on its own gets the same bits. */
+TARGET static ALWAYS_INLINE void NAME(mean_without)(const SCALAR *values, const int32_t *kept,
+                                                    int64_t ranks, const SCALAR *missing,
+                                                    VECTOR mean[ROW_VECTORS]) {
+    VECTOR share = BROADCAST((SCALAR)1 / (ranks - 1)), low[ROW_VECTORS], removed[ROW_VECTORS];
+    for (int s = 0; s < ROW_VECTORS; s++) {
+        removed[s] = FROM_KEY(KEY_LOAD(missing + s * LANES));
+        low[s] = VALUE(0, s);
+        mean[s] = BROADCAST(0);
+    }
+    for (int64_t i = 1; i < ranks; i++)
+        for (int s = 0; s < ROW_VECTORS; s++) {
+            VECTOR high = VALUE(i, s);
+            VECTOR one = SELECT_LESS(low[s], removed[s], low[s], high);
+            mean[s] = MUL_ADD(share, one, mean[s]);
+            low[s] = high;
+        }
+    if (ranks > 3)
+        for (int s = 0; s < ROW_VECTORS; s++) mean[s] = SATURATED(mean[s]);
 }
 
 /* out[r] = as `middle`, of all rows except rows[left_out[r]]: one sorting serves all receivers.
@@ -214,30 +227,20 @@ TARGET static int NAME(middle_but_one)(const SCALAR *const *rows, int64_t count,
     const SCALAR *unsorted[MAX_VALUES];
     SCALAR *values = allocate(count * ROW_VECTORS * LANES * (int64_t)sizeof(SCALAR));
     SCALAR spare[ROW_VECTORS * LANES] ALIGNED;
-    VECTOR share = BROADCAST((SCALAR)1 / (ranks - 1));
-    VECTOR low[ROW_VECTORS], high[ROW_VECTORS], inner[ROW_VECTORS];
+    VECTOR mean[ROW_VECTORS];
     int failed = !panel.memory || !values;
     for (int64_t c = from; !failed && c < to; c += panel.wide) {
         const SCALAR *strip = NAME(strip)(&panel, c, to, 1);
         for (int64_t i = 0; i < count; i++) unsorted[i] = strip + i * panel.wide;
         NAME(run_network)(unsorted, count, steps, step_count, 0, values, ROW_VECTORS);
-        for (int s = 0; s < ROW_VECTORS; s++) {
-            low[s] = VALUE(0, s);
-            high[s] = VALUE(ranks - 1, s);
-            inner[s] = BROADCAST(0);
-        }
-        for (int64_t i = 1; i + 1 < ranks; i++)
-            for (int s = 0; s < ROW_VECTORS; s++) inner[s] = MUL_ADD(share, VALUE(i, s), inner[s]);
         for (int64_t r = 0; r < receivers; r++) {
             const SCALAR *missing = unsorted[left_out[r]];
             NAME(prefetch)(&panel, r + 1, receivers);
             SCALAR *result = NAME(target)(out[r], c, to, panel.wide, spare);
             int past = CAN_STREAM(result, stream);
-            for (int s = 0; s < ROW_VECTORS; s++) {
-                VECTOR value = FROM_KEY(KEY_LOAD(missing + s * LANES));
-                VECTOR mean = NAME(mean_without)(value, low[s], high[s], inner[s], share, ranks);
-                STORE_OR_STREAM(result + s * LANES, mean, past);
-            }
+            NAME(mean_without)(values, kept, ranks, missing, mean);
+            for (int s = 0; s < ROW_VECTORS; s++)
+                STORE_OR_STREAM(result + s * LANES, mean[s], past);
             NAME(finish)(out[r], c, to, panel.wide, spare);
         }
     }

@@ -64,18 +64,27 @@ TARGET static int NAME(dense_sums)(const SCALAR *const *rows, int64_t count, con
 }
 
 /* `vectors` vectors of the sum of weighted rows from column k of a strip on. More of them hide the
- * latency of additions, each of which waits for the one before. Returns `odd`. */
+ * latency of additions, each of which waits for the one before. With `run`, the sums of so many rows
+ * at a time are added. Returns `odd`. */
 TARGET static ALWAYS_INLINE VECTOR NAME(add_edges)(const SCALAR *strip, const SCALAR *const *at,
                                                    int64_t wide, int64_t k, const int64_t *edges,
                                                    const SCALAR *weights, int64_t count,
-                                                   int vectors, SCALAR *result, int stream,
-                                                   VECTOR odd) {
-    VECTOR sum[MAX_SUM_VECTORS];
-    for (int s = 0; s < vectors; s++) sum[s] = BROADCAST(0);
-    for (int64_t e = 0; e < count; e++) {
-        const SCALAR *row = ROW(edges[e]) + k;
-        VECTOR weight = BROADCAST(weights[e]);
-        for (int s = 0; s < vectors; s++) sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
+                                                   int64_t run, int vectors, SCALAR *result,
+                                                   int stream, VECTOR odd) {
+    VECTOR sum[MAX_SUM_VECTORS], total[MAX_SUM_VECTORS];
+    int64_t e = 0, stop = run ? run : count;
+    for (int s = 0; s < vectors; s++) total[s] = BROADCAST(0);
+    for (;; stop = stop + run < count ? stop + run : count) {
+        for (int s = 0; s < vectors; s++) sum[s] = BROADCAST(0);
+        for (; e < stop; e++) {
+            const SCALAR *row = ROW(edges[e]) + k;
+            VECTOR weight = BROADCAST(weights[e]);
+            for (int s = 0; s < vectors; s++)
+                sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
+        }
+        if (!run) break;
+        for (int s = 0; s < vectors; s++) total[s] = sum[s] = ADD(total[s], sum[s]);
+        if (e == count) break;
     }
     for (int s = 0; s < vectors; s++) {
         odd = MUL_ADD(sum[s], BROADCAST(0), odd);
@@ -88,12 +97,13 @@ TARGET static ALWAYS_INLINE VECTOR NAME(add_edges)(const SCALAR *strip, const SC
 TARGET static ALWAYS_INLINE VECTOR NAME(add_list)(const SCALAR *strip, const SCALAR *const *at,
                                                   int64_t wide, const int64_t *edges,
                                                   const SCALAR *weights, int64_t count,
-                                                  SCALAR *result, int stream, VECTOR odd) {
+                                                  int64_t run, SCALAR *result, int stream,
+                                                  VECTOR odd) {
     int64_t k = 0;
-#define ADD_EDGES(vectors)                                                                        \
-    for (; k + vectors * LANES <= wide; k += vectors * LANES)                                     \
-        odd = NAME(add_edges)(strip, at, wide, k, edges, weights, count, vectors, result, stream, \
-                              odd)
+#define ADD_EDGES(vectors)                                                                    \
+    for (; k + vectors * LANES <= wide; k += vectors * LANES)                                 \
+        odd = NAME(add_edges)(strip, at, wide, k, edges, weights, count, run, vectors, result, \
+                              stream, odd)
     ADD_EDGES(MAX_SUM_VECTORS);
     ADD_EDGES(ROW_VECTORS);
 #undef ADD_EDGES
@@ -101,15 +111,16 @@ TARGET static ALWAYS_INLINE VECTOR NAME(add_list)(const SCALAR *strip, const SCA
 }
 
 /* Sums of weights[e] * row edges[e] over the edges e from starts[i] to starts[i + 1] of list i, in
- * columns from .. to. They go to out[i]. If that is NULL, they become row inner[i] >= count, which
+ * columns from .. to: first of runs[i] edges at a time, unless that is 0 or at least their number,
+ * then of these. They go to out[i]. If that is NULL, they become row inner[i] >= count, which
  * later lists can add: receivers that have several rows in common share their sum. There are
  * `filled` rows with these. */
 TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t filled,
                              const int64_t *starts, const int64_t *edges, const SCALAR *weights,
-                             const int64_t *inner, int64_t lists, SCALAR *const *out, int64_t from,
+                             const int64_t *runs, const int64_t *inner, int64_t lists, SCALAR *const *out, int64_t from,
                              int64_t to, int stream) {
     if (filled < count || !are_lists(starts, lists) ||
-        !in_range(edges, starts[lists], 0, filled))
+        !in_range(edges, starts[lists], 0, filled) || !in_range(runs, lists, 0, INT64_MAX))
         return OUT_OF_RANGE;
     for (int64_t i = 0; i < lists; i++)
         if (!out[i] && (!inner || inner[i] < count || inner[i] >= filled)) return OUT_OF_RANGE;
@@ -131,6 +142,7 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
             const int64_t *some = edges + starts[i];
             const SCALAR *factors = weights + starts[i];
             int64_t size = starts[i + 1] - starts[i];
+            int64_t run = runs[i] < size ? runs[i] : 0;
             NAME(prefetch)(&panel, i + 1, lists);
             if (i + 1 < lists && !in_place)
                 NAME(prefetch_rows)(&panel, strip, edges + starts[i + 1],
@@ -139,10 +151,11 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
                                     : strip + inner[i] * panel.wide;
             int past = out[i] && CAN_STREAM(result, stream);
             if (in_place)
-                odd = NAME(add_list)(NULL, at, panel.wide, some, factors, size, result, past, odd);
-            else
-                odd = NAME(add_list)(strip, NULL, panel.wide, some, factors, size, result, past,
+                odd = NAME(add_list)(NULL, at, panel.wide, some, factors, size, run, result, past,
                                      odd);
+            else
+                odd = NAME(add_list)(strip, NULL, panel.wide, some, factors, size, run, result,
+                                     past, odd);
             if (out[i]) NAME(finish)(out[i], c, to, panel.wide, spare);
         }
     }
