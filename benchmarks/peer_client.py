@@ -24,6 +24,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.peers import Credentials, MaliciousPeer, Peer
+from equipoise.types import RoundInputs
 
 logger = logging.getLogger("peer_client")
 
@@ -151,7 +152,7 @@ def make_peer(options: argparse.Namespace) -> Peer:
         return Peer(options.name, neighbors, **named)
     attack = getattr(eq.attacks, options.malicious)()
     believed = getattr(eq, options.rule)()
-    inputs = {"total": options.total, "tolerated": 1}
+    inputs: RoundInputs = {"total": options.total, "tolerated": 1}
     return MaliciousPeer(options.name, neighbors, attack, rule=believed, inputs=inputs, **named)
 
 

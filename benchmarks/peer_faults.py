@@ -17,6 +17,7 @@ import json
 import math
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -45,7 +46,7 @@ def drawn_faults(draw: random.Random, malicious: int) -> list[Fault]:
         kind = draw.choice(KINDS)
         begin = draw.uniform(0.5, 4.0)
         seconds = draw.uniform(0.5, 3.0)
-        clients = (draw.choice(benign),)
+        clients: tuple[int, ...] = (draw.choice(benign),)
         value = 0.0
         if kind in ("kill", "power-off", "stop"):
             if not processes:
@@ -192,6 +193,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the schedules; return 1 if one failed."""
     options = parser().parse_args()
+    # Whatever ends this process, it removes its networks and disks first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[Row] = []
     recoveries: list[Row] = []
     if options.resume and options.json is not None and options.json.exists():
