@@ -28,6 +28,11 @@ _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
 _GRACE = 0.5  # seconds, for streams that are open
+# Each chunk costs time, however small it is. The transport sends the largest ones.
+_SMALL_CHUNK = 1 << 16
+_MOST_SMALL_CHUNKS = 16
+_MOST_RESENDS = 3  # of messages that were read further than their header
+_FAR = 2 * _grpc_options.WINDOW_BYTES  # no neighbor that reads a header only lets so much through
 
 
 class GrpcTransport:
@@ -45,6 +50,11 @@ class GrpcTransport:
         patience: how many seconds an incoming message may take.
 
     Without credentials, only loopback addresses are allowed, unless ``insecure``.
+
+    Others cannot use up this process: it accepts at most 1,000 connections, and at most half as
+    many as the files that it may open. A stream holds at most 4 MiB that are not read yet, and has
+    to arrive in chunks of 64 KiB or more on average, besides the first 16. A neighbor that reads a
+    long message and asks for it again gets it four times.
 
     >>> from equipoise.peers import GrpcTransport
     >>> transport = GrpcTransport("a", {"b": "127.0.0.1:7001"}, listen="127.0.0.1:7000")
@@ -178,7 +188,8 @@ class GrpcTransport:
 
     async def _start(self) -> None:
         aio = self._grpc.aio
-        self._server = aio.server(options=_grpc_options.SERVER)
+        most = ("grpc.max_allowed_incoming_connections", _grpc_options.most_connections())
+        self._server = aio.server(options=[*_grpc_options.SERVER, most])
         method = self._grpc.stream_unary_rpc_method_handler(self._receive)
         handler = self._grpc.method_handlers_generic_handler(_SERVICE, {"Send": method})
         self._server.add_generic_rpc_handlers((handler,))
@@ -235,13 +246,18 @@ class GrpcTransport:
     async def _read(self, sender: str | None, chunks: AsyncIterator[bytes], size: int) -> None:
         assert self._endpoint is not None
         incoming = self._endpoint.open(sender)
+        received = 0
+        room = _MOST_SMALL_CHUNKS
         try:
             async for chunk in chunks:
-                size -= len(chunk)
+                received += len(chunk)
+                room += len(chunk) // _SMALL_CHUNK - 1
+                if room < 0:
+                    raise RefusedError("malformed: too many small chunks")
                 incoming.write(chunk)
             # A broken connection ends the iteration in the same way as the last chunk, so only the
             # size tells them apart.
-            if size != 0:
+            if received != size:
                 raise RefusedError("truncated")
             incoming.complete()
         finally:
@@ -261,13 +277,17 @@ class GrpcTransport:
 
     async def _send(self, neighbor: str, chunks: Sequence[bytes], timeout: float) -> str | None:
         pause = 0.02
+        resends = 0
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    code, reason = await self._try(neighbor, chunks)
+                    code, reason, written = await self._try(neighbor, chunks)
                     if code is self._grpc.StatusCode.OK:
                         return None
-                    if code in self._final_codes():
+                    # A benign neighbor that is busy refuses a message at its header. One that
+                    # reads the whole message each time wants to use up the network.
+                    resends += written > _FAR
+                    if code in self._final_codes() or resends > _MOST_RESENDS:
                         return f"refused: {_printable(reason)}"
                     # Two peers that were refused at the same time must not meet again.
                     await asyncio.sleep(pause * random.uniform(0.5, 1))
@@ -288,7 +308,9 @@ class GrpcTransport:
             )
         )
 
-    async def _try(self, neighbor: str, chunks: Sequence[bytes]) -> tuple[Any, str]:
+    async def _try(self, neighbor: str, chunks: Sequence[bytes]) -> tuple[Any, str, int]:
+        """Send the message once; return the answer and how many bytes have been written."""
+        written = 0
         size = str(sum(map(len, chunks)))
         send = self._channel(neighbor).stream_unary(f"/{_SERVICE}/Send")
         call = send(metadata=((_SIZE, size),), wait_for_ready=True)
@@ -297,13 +319,14 @@ class GrpcTransport:
                 # Returns when gRPC has room for the next chunk, so a neighbor that does not read
                 # costs one chunk.
                 await call.write(chunk)
+                written += len(chunk)
             await call.done_writing()
             await call
         except (self._grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         finally:
             call.cancel()
-        return await call.code(), await call.details() or ""
+        return await call.code(), await call.details() or "", written
 
     def _channel(self, neighbor: str) -> Any:
         if neighbor not in self._channels:
