@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import socket
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -151,6 +154,31 @@ def test_half_of_the_files_remain(monkeypatch, limit, most):
     assert _grpc_options.most_connections() == most
 
 
+def test_refused_message_is_freed_at_once():
+    """What gRPC has buffered of a call lives as long as the exceptions that refer to it."""
+    refusals = []
+
+    def refusal():
+        refused = eq.peers.RefusedError("no")
+        refusals.append(weakref.ref(refused))
+        return refused
+
+    def refuse(sender):
+        raise refusal()
+
+    with Pair() as pair:
+        pair.at_b.open = refuse
+        gc.disable()
+        try:
+            assert pair.send([bytes(CHUNK_BYTES)] * 4) == "refused: no"
+            end = time.monotonic() + 5
+            while refusals[0]() is not None and time.monotonic() < end:
+                time.sleep(0.01)
+            assert refusals[0]() is None
+        finally:
+            gc.enable()
+
+
 class ReadsAndRefuses(RecordingIncoming):
     """Takes the whole message, then says that it is busy."""
 
@@ -164,3 +192,11 @@ def test_message_is_read_a_few_times_only():
         pair.at_b.open = lambda sender: ReadsAndRefuses(pair.at_b, sender)
         assert pair.send([bytes(CHUNK_BYTES)] * 10, timeout=30.0) == "refused: busy"
         assert pair.at_b.received.qsize() == 4
+
+
+def test_resets_of_streams_are_not_logged(caplog):
+    with Pair():
+        logger = logging.getLogger("grpc._cython.cygrpc")
+        logger.error("ExecuteBatchError raised in core by servicer method [/equipoise.Peer/Send]")
+        logger.error("another error")
+    assert caplog.messages == ["another error"]

@@ -6,12 +6,13 @@ import asyncio
 import atexit
 import contextlib
 import errno
+import logging
 import os
 import random
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise._utils.optional import import_optional
@@ -226,30 +227,39 @@ class GrpcTransport:
         self._server = None
         self._channels.clear()
 
-    async def _receive(self, chunks: AsyncIterator[bytes], context: Any) -> bytes:
+    async def _receive(self, _: object, context: Any) -> bytes:
+        code, reason = await self._answer(context)
+        # Not context.abort: its exception refers to the call and the call to it, so that what the
+        # neighbor has sent would stay in memory until Python looks for such cycles.
+        context.set_code(code)
+        context.set_details(reason)
+        return b""
+
+    async def _answer(self, context: Any) -> tuple[Any, str]:
         status = self._grpc.StatusCode
         sender = None
         if self._credentials is not None:
             sender = authenticated_name(context.auth_context())
             if sender is None:
-                await context.abort(status.UNAUTHENTICATED, "unauthenticated")
+                return status.UNAUTHENTICATED, "unauthenticated"
         try:
             async with asyncio.timeout(self._patience):
-                await self._read(sender, chunks, _declared_size(context))
+                await self._read(sender, context, _declared_size(context))
         except RefusedError as refused:
             code = status.RESOURCE_EXHAUSTED if refused.busy else status.INVALID_ARGUMENT
-            await context.abort(code, refused.reason)
+            return code, refused.reason
         except TimeoutError:
-            await context.abort(status.DEADLINE_EXCEEDED, "too slow")
-        return b""
+            return status.DEADLINE_EXCEEDED, "too slow"
+        return status.OK, ""
 
-    async def _read(self, sender: str | None, chunks: AsyncIterator[bytes], size: int) -> None:
+    async def _read(self, sender: str | None, context: Any, size: int) -> None:
         assert self._endpoint is not None
         incoming = self._endpoint.open(sender)
         received = 0
         room = _MOST_SMALL_CHUNKS
         try:
-            async for chunk in chunks:
+            # Not the iterator of gRPC: it refers to itself, and so it keeps what has not been read.
+            while (chunk := await context.read()) is not self._grpc.aio.EOF:
                 received += len(chunk)
                 room += len(chunk) // _SMALL_CHUNK - 1
                 if room < 0:
@@ -314,7 +324,9 @@ class GrpcTransport:
         size = str(sum(map(len, chunks)))
         send = self._channel(neighbor).stream_unary(f"/{_SERVICE}/Send")
         call = send(metadata=((_SIZE, size),), wait_for_ready=True)
-        try:
+
+        async def write() -> None:
+            nonlocal written
             for chunk in chunks:
                 # Returns when gRPC has room for the next chunk, so a neighbor that does not read
                 # costs one chunk.
@@ -322,11 +334,18 @@ class GrpcTransport:
                 written += len(chunk)
             await call.done_writing()
             await call
-        except (self._grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass
+
+        writing = asyncio.ensure_future(write())
+        # A neighbor that refuses a message does not read the rest: the write would never return.
+        call.add_done_callback(lambda _: writing.cancel())
+        try:
+            await asyncio.wait((writing,))
+            if not writing.cancelled():
+                writing.exception()  # asyncio logs those that nobody has looked at
+            return await call.code(), await call.details() or "", written
         finally:
+            writing.cancel()
             call.cancel()
-        return await call.code(), await call.details() or "", written
 
     def _channel(self, neighbor: str) -> Any:
         if neighbor not in self._channels:
@@ -367,7 +386,13 @@ def _import_grpc() -> Any:
     # of gRPC would stop its threads at each fork, or complain that streams are active.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     import_optional("grpc.aio", "peers")
+    # gRPC logs an error with a traceback for each stream that its sender resets before the answer.
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_a_stream)
     return import_optional("grpc", "peers")
+
+
+def _is_not_of_a_stream(record: logging.LogRecord) -> bool:
+    return f"/{_SERVICE}/" not in record.getMessage()
 
 
 def _check_free(address: str) -> None:
