@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from equipoise.peers.transport import CHUNK_BYTES
+
+WINDOW_BYTES = 2 * CHUNK_BYTES
+"""How far a stream may be ahead of its reader."""
+
+MOST_CONNECTIONS = 1000
+"""How many connections a server accepts at most. An idle one takes about 150 KB of memory."""
 
 Options = list[tuple[str, int | str]]
 
@@ -16,7 +24,7 @@ _COMMON: Options = [
     ("grpc.http2.max_frame_size", 2 * CHUNK_BYTES),
     # A stream may be this far ahead of its reader: enough for 32 ms at 1 Gbit/s, and the bound of
     # what one stream can hold in memory. Probing would raise it with the delay of the network.
-    ("grpc.http2.lookahead_bytes", 2 * CHUNK_BYTES),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.http2.bdp_probe", 0),
     # The next chunk waits in the kernel's queue while Python prepares the one after.
     ("grpc.http2.write_buffer_size", CHUNK_BYTES),
@@ -63,3 +71,19 @@ CHANNEL: Options = [
     # The least time for one attempt, with its TLS handshake.
     ("grpc.min_reconnect_backoff_ms", 3 * _SECOND),
 ]
+
+
+def most_connections() -> int:
+    """How many connections a server accepts.
+
+    Half of the files that the process may open remain for training: without a bound, connections
+    of strangers would use up all of them.
+    """
+    if sys.platform == "win32":
+        return MOST_CONNECTIONS
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(MOST_CONNECTIONS, max(1, limit // 2))

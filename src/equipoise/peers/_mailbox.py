@@ -90,6 +90,7 @@ class Mailbox:
         self._position = Position(-1)  # of the exchange that is running, or of the last one
         self._running: Exchange | None = None
         self._on_their_way = 0  # messages of this peer
+        self._unnamed = 0  # streams without an authenticated sender
         self._memory = RecycledMemory()
         self._changed = Condition()  # guards everything above
 
@@ -192,14 +193,15 @@ class Mailbox:
 
     def open(self, sender: str | None) -> ArrivingMessage:
         """Begin to receive a message; see `Endpoint.open`."""
-        if sender is not None:
-            if sender not in self.neighbors:
-                raise self.refuse(None, "unknown sender: not a neighbor of this peer")
-            with self._changed:
-                neighbor = self.neighbors[sender]
-                if neighbor.streams >= MOST_STREAMS:
-                    raise RefusedError("busy: too many streams", busy=True)
-                neighbor.streams += 1
+        if sender is not None and sender not in self.neighbors:
+            raise self.refuse(None, "unknown sender: not a neighbor of this peer")
+        with self._changed:
+            # Without authentication, all neighbors share their streams.
+            most = MOST_STREAMS * (len(self.neighbors) if sender is None else 1)
+            streams = self._unnamed if sender is None else self.neighbors[sender].streams
+            if streams >= most:
+                raise RefusedError("busy: too many streams", busy=True)
+            self._count_stream(sender, 1)
         return ArrivingMessage(self, sender)
 
     def sent(self, neighbor: str, size: int, error: str | None) -> None:
@@ -280,9 +282,14 @@ class Mailbox:
 
     def end_stream(self, sender: str | None) -> None:
         """Note that a stream of a message has ended."""
-        if sender is not None:
-            with self._changed:
-                self.neighbors[sender].streams -= 1
+        with self._changed:
+            self._count_stream(sender, -1)
+
+    def _count_stream(self, sender: str | None, change: int) -> None:
+        if sender is None:
+            self._unnamed += change
+        else:
+            self.neighbors[sender].streams += change
 
     def refuse(self, sender: str | None, reason: str) -> RefusedError:
         """Note why a message is not taken; return the error to raise."""

@@ -6,12 +6,13 @@ import asyncio
 import atexit
 import contextlib
 import errno
+import logging
 import os
 import random
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
 _GRACE = 0.5  # seconds, for streams that are open
+# Each chunk costs time, however small it is. The transport sends the largest ones.
+_SMALL_CHUNK = 1 << 16
+_MOST_SMALL_CHUNKS = 16
+_MOST_RESENDS = 3  # of messages that were read further than their header
+_FAR = 2 * _grpc_options.WINDOW_BYTES  # no neighbor that reads a header only lets so much through
 
 
 class GrpcTransport:
@@ -46,6 +52,11 @@ class GrpcTransport:
         patience: how many seconds an incoming message may take.
 
     Without credentials, only loopback addresses are allowed, unless ``insecure``.
+
+    Others cannot use up this process: it accepts at most 1,000 connections, and at most half as
+    many as the files that it may open. A stream holds at most 4 MiB that are not read yet, and has
+    to arrive in chunks of 64 KiB or more on average, besides the first 16. A neighbor that reads a
+    long message and asks for it again gets it four times.
 
     >>> from equipoise.peers import GrpcTransport
     >>> transport = GrpcTransport("a", {"b": "127.0.0.1:7001"}, listen="127.0.0.1:7000")
@@ -180,7 +191,8 @@ class GrpcTransport:
 
     async def _start(self) -> None:
         aio = self._grpc.aio
-        self._server = aio.server(options=_grpc_options.SERVER)
+        most = ("grpc.max_allowed_incoming_connections", _grpc_options.most_connections())
+        self._server = aio.server(options=[*_grpc_options.SERVER, most])
         method = self._grpc.stream_unary_rpc_method_handler(self._receive)
         handler = self._grpc.method_handlers_generic_handler(_SERVICE, {"Send": method})
         self._server.add_generic_rpc_handlers((handler,))
@@ -217,33 +229,47 @@ class GrpcTransport:
         self._server = None
         self._channels.clear()
 
-    async def _receive(self, chunks: AsyncIterator[bytes], context: Any) -> bytes:
+    async def _receive(self, _: object, context: Any) -> bytes:
+        code, reason = await self._answer(context)
+        # Not context.abort: its exception refers to the call and the call to it, so that what the
+        # neighbor has sent would stay in memory until Python looks for such cycles.
+        context.set_code(code)
+        context.set_details(reason)
+        return b""
+
+    async def _answer(self, context: Any) -> tuple[Any, str]:
         status = self._grpc.StatusCode
         sender = None
         if self._credentials is not None:
             sender = authenticated_name(context.auth_context())
             if sender is None:
-                await context.abort(status.UNAUTHENTICATED, "unauthenticated")
+                return status.UNAUTHENTICATED, "unauthenticated"
         try:
             async with asyncio.timeout(self._patience):
-                await self._read(sender, chunks, _declared_size(context))
+                await self._read(sender, context, _declared_size(context))
         except RefusedError as refused:
             code = status.RESOURCE_EXHAUSTED if refused.busy else status.INVALID_ARGUMENT
-            await context.abort(code, refused.reason)
+            return code, refused.reason
         except TimeoutError:
-            await context.abort(status.DEADLINE_EXCEEDED, "too slow")
-        return b""
+            return status.DEADLINE_EXCEEDED, "too slow"
+        return status.OK, ""
 
-    async def _read(self, sender: str | None, chunks: AsyncIterator[bytes], size: int) -> None:
+    async def _read(self, sender: str | None, context: Any, size: int) -> None:
         assert self._endpoint is not None
         incoming = self._endpoint.open(sender)
+        received = 0
+        room = _MOST_SMALL_CHUNKS
         try:
-            async for chunk in chunks:
-                size -= len(chunk)
+            # Not the iterator of gRPC: it refers to itself, and so it keeps what has not been read.
+            while (chunk := await context.read()) is not self._grpc.aio.EOF:
+                received += len(chunk)
+                room += len(chunk) // _SMALL_CHUNK - 1
+                if room < 0:
+                    raise RefusedError("malformed: too many small chunks")
                 incoming.write(chunk)
             # A broken connection ends the iteration in the same way as the last chunk, so only the
             # size tells them apart.
-            if size != 0:
+            if received != size:
                 raise RefusedError("truncated")
             incoming.complete()
         finally:
@@ -263,13 +289,17 @@ class GrpcTransport:
 
     async def _send(self, neighbor: str, chunks: Sequence[bytes], timeout: float) -> str | None:
         pause = 0.02
+        resends = 0
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    code, reason = await self._try(neighbor, chunks)
+                    code, reason, written = await self._try(neighbor, chunks)
                     if code is self._grpc.StatusCode.OK:
                         return None
-                    if code in self._final_codes():
+                    # A benign neighbor that is busy refuses a message at its header. One that
+                    # reads the whole message each time wants to use up the network.
+                    resends += written > _FAR
+                    if code in self._final_codes() or resends > _MOST_RESENDS:
                         return f"refused: {_printable(reason)}"
                     # Two peers that were refused at the same time must not meet again.
                     await asyncio.sleep(pause * random.uniform(0.5, 1))
@@ -290,22 +320,34 @@ class GrpcTransport:
             )
         )
 
-    async def _try(self, neighbor: str, chunks: Sequence[bytes]) -> tuple[Any, str]:
+    async def _try(self, neighbor: str, chunks: Sequence[bytes]) -> tuple[Any, str, int]:
+        """Send the message once; return the answer and how many bytes have been written."""
+        written = 0
         size = str(sum(map(len, chunks)))
         send = self._channel(neighbor).stream_unary(f"/{_SERVICE}/Send")
         call = send(metadata=((_SIZE, size),), wait_for_ready=True)
-        try:
+
+        async def write() -> None:
+            nonlocal written
             for chunk in chunks:
                 # Returns when gRPC has room for the next chunk, so a neighbor that does not read
                 # costs one chunk.
                 await call.write(chunk)
+                written += len(chunk)
             await call.done_writing()
             await call
-        except (self._grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass
+
+        writing = asyncio.ensure_future(write())
+        # A neighbor that refuses a message does not read the rest: the write would never return.
+        call.add_done_callback(lambda _: writing.cancel())
+        try:
+            await asyncio.wait((writing,))
+            if not writing.cancelled():
+                writing.exception()  # asyncio logs those that nobody has looked at
+            return await call.code(), await call.details() or "", written
         finally:
+            writing.cancel()
             call.cancel()
-        return await call.code(), await call.details() or ""
 
     def _channel(self, neighbor: str) -> Any:
         if neighbor not in self._channels:
@@ -346,7 +388,13 @@ def _import_grpc() -> Any:
     # of gRPC would stop its threads at each fork, or complain that streams are active.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     import_optional("grpc.aio", "peers")
+    # gRPC logs an error with a traceback for each stream that its sender resets before the answer.
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_a_stream)
     return import_optional("grpc", "peers")
+
+
+def _is_not_of_a_stream(record: logging.LogRecord) -> bool:
+    return f"/{_SERVICE}/" not in record.getMessage()
 
 
 def _check_free(address: str) -> None:
