@@ -83,7 +83,8 @@ def run_peer(name: str, options: dict[str, Any]) -> None:
     if name != "victim":
         neighbors = {"victim": neighbors["victim"]}
     own = torch.randn(options["d"])
-    peer = eq.Peer(name, neighbors, listen=listen, credentials=credentials_of(options, name))
+    proof = credentials_of(options, name)
+    peer = eq.Peer(name, neighbors, listen=listen, credentials=proof, max_staleness=0)
     with peer:
         print(json.dumps("ready"), flush=True)
         for t in rounds(options):

@@ -82,7 +82,10 @@ def can_catch_up(inbox):
 def save(state, path):
     """Replace the checkpoint at once, so that a crash leaves the old one or the new one."""
     unfinished = path.with_suffix(".tmp")
-    torch.save(state, unfinished)
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(unfinished, path)
 
 

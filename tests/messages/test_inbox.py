@@ -35,8 +35,9 @@ def test_groups() -> None:
     inbox = Inbox(BANK, SLOTS, MASK)
     groups = list(inbox._arrived.groups)
     assert [g.receivers.tolist() for g in groups] == [[0], [1]]
-    assert [g.columns.tolist() for g in groups] == [[[0]], [[1, 2]]]
-    assert [g.rows.tolist() for g in groups] == [[[0]], [[1, 0]]]
+    # By sender, as in the inbox of one client: without senders, the row is the sender.
+    assert [g.columns.tolist() for g in groups] == [[[0]], [[2, 1]]]
+    assert [g.rows.tolist() for g in groups] == [[[0]], [[0, 1]]]
 
 
 @pytest.mark.parametrize("chosen", [1, torch.tensor([1]), torch.tensor([1, 0])])

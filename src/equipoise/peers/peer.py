@@ -52,10 +52,12 @@ class Peer:
         dtype: the dtype of values on the wire, by default that of the models. float16, bfloat16
             and int8 make messages smaller, and inexact.
         stash: how many messages of a neighbor that is ahead may wait for later exchanges. The
-            messages of k neighbors take at most ``k * (2 + stash)`` models of memory, or
-            ``k * (4 + stash)`` with ``max_staleness``.
+            messages of k neighbors take at most ``k * (4 + stash)`` models of memory, or
+            ``k * (2 + stash)`` without late messages.
         max_staleness: a message that came too late for its round stands in for an absent one if it
-            is at most so many rounds old.
+            is at most so many rounds old; 0 drops late messages. Then a silent neighbor can keep
+            others apart: no exchange ends before its deadline, and a peer that is late by more than
+            that once is late in every round.
         alarm_after: a neighbor that is absent or rejected in so many exchanges in a row is logged,
             to the logger ``equipoise.peers``.
         transport: what carries the messages, by default gRPC, which needs ``equipoise[peers]``.
@@ -79,7 +81,7 @@ class Peer:
         names: Iterable[str] | None = None,
         dtype: torch.dtype | None = None,
         stash: int = 1,
-        max_staleness: int = 0,
+        max_staleness: int = 1,
         alarm_after: int = 10,
         transport: Transport | None = None,
     ) -> None:
