@@ -126,7 +126,7 @@ def test_small_chunks_are_refused():
 
 
 def test_connections_are_bounded(monkeypatch):
-    monkeypatch.setattr(_grpc_options, "most_connections", lambda: 3)
+    monkeypatch.setattr(_grpc_options, "most_connections", lambda neighbors: 3)
     transport = GrpcTransport("b", {}, listen="127.0.0.1:0")
     transport.start(RecordingEndpoint())
     host, _, port = transport.address.rpartition(":")
@@ -147,11 +147,17 @@ def test_connections_are_bounded(monkeypatch):
     transport.close()
 
 
-@pytest.mark.parametrize(("limit", "most"), [(1024, 512), (1, 1), (2**20, 1000), (-1, 1000)])
+@pytest.mark.parametrize(
+    ("limit", "most"), [(1024, 256), (100, 50), (1, 1), (2**20, 256), (-1, 256)]
+)
 def test_half_of_the_files_remain(monkeypatch, limit, most):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
-    assert _grpc_options.most_connections() == most
+    assert _grpc_options.most_connections(4) == most
+
+
+def test_many_neighbors_have_connections():
+    assert _grpc_options.most_connections(100) == 400
 
 
 def test_refused_message_is_freed_at_once():

@@ -9,8 +9,10 @@ from equipoise.peers.transport import CHUNK_BYTES
 WINDOW_BYTES = 2 * CHUNK_BYTES
 """How far a stream may be ahead of its reader."""
 
-MOST_CONNECTIONS = 1000
-"""How many connections a server accepts at most. An idle one takes about 150 KB of memory."""
+CONNECTIONS = 256
+"""How many connections a server with few neighbors accepts. An idle one takes about 150 KB."""
+
+CONNECTIONS_PER_NEIGHBOR = 4  # the old one may seem open when a neighbor connects again
 
 Options = list[tuple[str, int | str]]
 
@@ -50,7 +52,7 @@ SERVER: Options = [
     ("grpc.so_reuseport", 0),
     # A neighbor sends one message at a time. The others are retries, which overlap with the end of
     # the stream before.
-    ("grpc.max_concurrent_streams", 8),
+    ("grpc.max_concurrent_streams", 4),
     # A connection that does not speak HTTP/2 or TLS is cut after 5 seconds instead of 120.
     ("grpc.server_handshake_timeout_ms", 5 * _SECOND),
     # Allow the pings above; the default of 5 minutes would end the connections of our own clients.
@@ -73,17 +75,18 @@ CHANNEL: Options = [
 ]
 
 
-def most_connections() -> int:
-    """How many connections a server accepts.
+def most_connections(neighbors: int) -> int:
+    """How many connections a server with so many neighbors accepts.
 
     Half of the files that the process may open remain for training: without a bound, connections
     of strangers would use up all of them.
     """
+    wanted = max(CONNECTIONS, CONNECTIONS_PER_NEIGHBOR * neighbors)
     if sys.platform == "win32":
-        return MOST_CONNECTIONS
+        return wanted
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return min(MOST_CONNECTIONS, max(1, limit // 2))
+        return wanted
+    return min(wanted, max(1, limit // 2))

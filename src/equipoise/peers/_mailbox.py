@@ -36,7 +36,7 @@ from equipoise.peers.report import NeighborReport, kind_of
 from equipoise.peers.transport import RefusedError
 
 SILENT = "silent: no message arrived before the deadline"
-MOST_STREAMS = 8  # of one neighbor at a time; an honest one has a stream per exchange on its way
+MOST_STREAMS = 4  # of one neighbor at a time; an honest one has a stream per exchange on its way
 
 
 class When(Enum):

@@ -191,7 +191,8 @@ class GrpcTransport:
 
     async def _start(self) -> None:
         aio = self._grpc.aio
-        most = ("grpc.max_allowed_incoming_connections", _grpc_options.most_connections())
+        connections = _grpc_options.most_connections(len(self._addresses))
+        most = ("grpc.max_allowed_incoming_connections", connections)
         self._server = aio.server(options=[*_grpc_options.SERVER, most])
         method = self._grpc.stream_unary_rpc_method_handler(self._receive)
         handler = self._grpc.method_handlers_generic_handler(_SERVICE, {"Send": method})
