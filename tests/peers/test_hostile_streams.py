@@ -22,7 +22,7 @@ grpc = pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from benchmarks.hostile_streams import Attacker, DeafServer, Target  # noqa: E402
-from equipoise.peers import GrpcTransport, _grpc_options  # noqa: E402
+from equipoise.peers import GrpcTransport, _grpc_options, grpc_transport  # noqa: E402
 from equipoise.peers._mailbox import MOST_STREAMS, Mailbox  # noqa: E402
 from equipoise.peers.grpc_transport import CHUNK_BYTES  # noqa: E402
 from tests.peers.recording import Pair, RecordingEndpoint, RecordingIncoming, busy  # noqa: E402
@@ -183,6 +183,15 @@ def test_refused_message_is_freed_at_once():
             assert refusals[0]() is None
         finally:
             gc.enable()
+
+
+def test_freed_memory_goes_back_now_and_then(monkeypatch):
+    calls = []
+    monkeypatch.setattr(grpc_transport, "_return_freed_memory", lambda: calls.append(1))
+    with Pair() as pair:
+        for _ in range(5):
+            assert pair.send([b"x"]) is None
+    assert len(calls) == 1
 
 
 class ReadsAndRefuses(RecordingIncoming):

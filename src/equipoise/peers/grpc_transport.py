@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import ctypes
 import errno
+import functools
 import logging
 import os
 import random
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ _SERVICE = "equipoise.Peer"
 _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
+_TRIM_EVERY = 1.0  # seconds; it takes some milliseconds
 _GRACE = 0.5  # seconds, for streams that are open
 # Each chunk costs time, however small it is. The transport sends the largest ones.
 _SMALL_CHUNK = 1 << 16
@@ -91,6 +95,7 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._state = "new"
         self._background: BackgroundLoop | None = None
+        self._trimmed = 0.0  # when freed memory was given back
         self._endpoint: Endpoint | None = None
         self._server: Any = None
         self._channels: dict[str, Any] = {}
@@ -236,6 +241,10 @@ class GrpcTransport:
         # neighbor has sent would stay in memory until Python looks for such cycles.
         context.set_code(code)
         context.set_details(reason)
+        now = time.monotonic()
+        if now - self._trimmed >= _TRIM_EVERY:
+            self._trimmed = now
+            _return_freed_memory()
         return b""
 
     async def _answer(self, context: Any) -> tuple[Any, str]:
@@ -419,6 +428,27 @@ def _keep_freed_memory() -> None:
     The block itself is never touched. Other allocators do not care.
     """
     np.empty((32 << 20) - (16 << 10), dtype=np.uint8)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """The function of glibc; other C libraries have none of this name."""
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+    return found
+
+
+def _return_freed_memory() -> None:
+    """Give freed memory back to the system.
+
+    glibc keeps it in several arenas, whatever the thresholds are: after 10,000 hostile streams, a
+    peer held 330 MiB, of which it used 60.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
 
 
 def _declared_size(context: Any) -> int:
