@@ -32,7 +32,7 @@ _SERVICE = "equipoise.Peer"
 _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
-_TRIM_EVERY = 1.0  # seconds; it takes some milliseconds
+_TRIM_EVERY = 0.25  # seconds; it takes about a millisecond
 _GRACE = 0.5  # seconds, for streams that are open
 # Each chunk costs time, however small it is. The transport sends the largest ones.
 _SMALL_CHUNK = 1 << 16
