@@ -185,12 +185,20 @@ def test_refused_message_is_freed_at_once():
             gc.enable()
 
 
-def test_freed_memory_goes_back_now_and_then(monkeypatch):
+def test_refused_memory_goes_back_now_and_then(monkeypatch):
     calls = []
     monkeypatch.setattr(grpc_transport, "_return_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(grpc_transport, "_TRIM_EVERY", 60.0)
     with Pair() as pair:
+        assert pair.send([b"x"]) is None
+        assert calls == []
+
+        def refuse(sender):
+            raise eq.peers.RefusedError("no")
+
+        pair.at_b.open = refuse
         for _ in range(5):
-            assert pair.send([b"x"]) is None
+            assert pair.send([b"x"]) == "refused: no"
     assert len(calls) == 1
 
 

@@ -241,11 +241,16 @@ class GrpcTransport:
         # neighbor has sent would stay in memory until Python looks for such cycles.
         context.set_code(code)
         context.set_details(reason)
+        if code is not self._grpc.StatusCode.OK:
+            self._return_freed_memory()
+        return b""
+
+    def _return_freed_memory(self) -> None:
+        # Not after messages that were taken: the next ones use the same memory again.
         now = time.monotonic()
         if now - self._trimmed >= _TRIM_EVERY:
             self._trimmed = now
             _return_freed_memory()
-        return b""
 
     async def _answer(self, context: Any) -> tuple[Any, str]:
         status = self._grpc.StatusCode
