@@ -44,7 +44,7 @@ MIB = 2**20
 # MiB of gRPC for one neighbor: 4 streams, each 4 MiB ahead of its reader and with two copies of a
 # chunk of 2 MiB.
 BUFFERS = 32
-KEPT = 64  # MiB of freed memory that the allocator may keep, see `_keep_freed_memory`
+KEPT = 64  # MiB of freed memory that the allocator may keep, see `keep_freed_memory`
 CONNECTION = 0.25  # MiB of an open connection with TLS
 
 

@@ -22,7 +22,7 @@ grpc = pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from benchmarks.hostile_streams import Attacker, DeafServer, Target  # noqa: E402
-from equipoise.peers import GrpcTransport, _grpc_options, grpc_transport  # noqa: E402
+from equipoise.peers import GrpcTransport, _freed_memory, _grpc_options  # noqa: E402
 from equipoise.peers._mailbox import MOST_STREAMS, Mailbox  # noqa: E402
 from equipoise.peers.grpc_transport import CHUNK_BYTES  # noqa: E402
 from tests.peers.recording import Pair, RecordingEndpoint, RecordingIncoming, busy  # noqa: E402
@@ -187,8 +187,8 @@ def test_refused_message_is_freed_at_once():
 
 def test_refused_memory_goes_back_now_and_then(monkeypatch):
     calls = []
-    monkeypatch.setattr(grpc_transport, "_return_freed_memory", lambda: calls.append(1))
-    monkeypatch.setattr(grpc_transport, "_TRIM_EVERY", 60.0)
+    monkeypatch.setattr(_freed_memory, "malloc_trim", lambda: calls.append)
+    monkeypatch.setattr(_freed_memory, "PAUSE", 60.0)
     with Pair() as pair:
         assert pair.send([b"x"]) is None
         assert calls == []

@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import ctypes
 import errno
-import functools
 import logging
 import os
 import random
 import socket
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from equipoise._utils.optional import import_optional
 from equipoise._utils.validation import check_flag, check_number
 from equipoise.peers import _grpc_options
 from equipoise.peers._addresses import checked_address, host_and_port, is_loopback
 from equipoise.peers._background_loop import BackgroundLoop, background_loop
+from equipoise.peers._freed_memory import FreedMemory, keep_freed_memory
 from equipoise.peers.credentials import Credentials, authenticated_name
 from equipoise.peers.transport import CHUNK_BYTES, Endpoint, RefusedError
 
@@ -32,7 +28,6 @@ _SERVICE = "equipoise.Peer"
 _SIZE = "equipoise-size"
 _LONGEST_REASON = 80
 _CLOSING = 2.0  # seconds
-_TRIM_EVERY = 0.25  # seconds; it takes about a millisecond
 _GRACE = 0.5  # seconds, for streams that are open
 # Each chunk costs time, however small it is. The transport sends the largest ones.
 _SMALL_CHUNK = 1 << 16
@@ -95,7 +90,7 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._state = "new"
         self._background: BackgroundLoop | None = None
-        self._trimmed = 0.0  # when freed memory was given back
+        self._freed = FreedMemory()
         self._endpoint: Endpoint | None = None
         self._server: Any = None
         self._channels: dict[str, Any] = {}
@@ -108,10 +103,7 @@ class GrpcTransport:
 
     def set_address(self, neighbor: str, address: str) -> None:
         """Reach a neighbor at another address from the next message on."""
-        if neighbor not in self._addresses:
-            raise ValueError(
-                f"neighbor must be one of {sorted(self._addresses)}, found {neighbor!r}"
-            )
+        self._check_neighbor(neighbor)
         self._addresses[neighbor] = self._checked(f"the address of {neighbor!r}", address)
         background = self._background
         if background is not None and background.pid == os.getpid():
@@ -128,7 +120,7 @@ class GrpcTransport:
             if self._state != "new":
                 raise RuntimeError(f"a transport starts once, this one is {self._state}")
             _check_free(self._address)
-            _keep_freed_memory()
+            keep_freed_memory()
             self._endpoint = endpoint
             self._background = background_loop()
             self._state = "started"
@@ -146,10 +138,7 @@ class GrpcTransport:
         calls `Endpoint.sent` once, with one of the errors "unreachable", "timed out", "closed" and
         "refused: " with the neighbor's reason.
         """
-        if neighbor not in self._addresses:
-            raise ValueError(
-                f"neighbor must be one of {sorted(self._addresses)}, found {neighbor!r}"
-            )
+        self._check_neighbor(neighbor)
         check_number("timeout", timeout)
         longest = max(map(len, chunks), default=0)
         if longest > CHUNK_BYTES:
@@ -242,15 +231,9 @@ class GrpcTransport:
         context.set_code(code)
         context.set_details(reason)
         if code is not self._grpc.StatusCode.OK:
-            self._return_freed_memory()
+            # Not after messages that were taken: the next ones use the same memory again.
+            self._freed.give_back()
         return b""
-
-    def _return_freed_memory(self) -> None:
-        # Not after messages that were taken: the next ones use the same memory again.
-        now = time.monotonic()
-        if now - self._trimmed >= _TRIM_EVERY:
-            self._trimmed = now
-            _return_freed_memory()
 
     async def _answer(self, context: Any) -> tuple[Any, str]:
         status = self._grpc.StatusCode
@@ -423,37 +406,6 @@ def _check_free(address: str) -> None:
             probe.bind(place)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MiB of freed memory instead of returning each chunk to the system.
-
-    It adapts both of its thresholds to the largest block that was mapped and freed, up to 32 MiB
-    (mallopt(3), M_MMAP_THRESHOLD). Otherwise, each chunk takes new pages, which the system clears.
-    The block itself is never touched. Other allocators do not care.
-    """
-    np.empty((32 << 20) - (16 << 10), dtype=np.uint8)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """The function of glibc; other C libraries have none of this name."""
-    try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
-    return found
-
-
-def _return_freed_memory() -> None:
-    """Give freed memory back to the system.
-
-    glibc keeps it in several arenas, whatever the thresholds are: after 10,000 hostile streams, a
-    peer held 330 MiB, of which it used 60.
-    """
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
 
 
 def _declared_size(context: Any) -> int:
