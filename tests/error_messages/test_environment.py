@@ -97,7 +97,7 @@ def test_missing_packages(
         (
             ["demmo"],
             r"equipoise: error: argument COMMAND: invalid choice: 'demmo' \(choose from "
-            r"'?demo'?\)\n",
+            r"'?demo'?, '?peers'?\)\n",
         ),
         (
             ["demo", "--rule", "Balence"],
