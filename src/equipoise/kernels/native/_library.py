@@ -93,11 +93,11 @@ def open_library(
 
 
 def _open() -> ctypes.CDLL | None:
-    symbols = ("eq_limits", "eq_edges")
+    symbols = ("eq_limits", "eq_edges_by_sender")
     library = open_library(Path(__file__).with_name("_kernels"), SIGNATURES, symbols)
     if library is not None:
-        library.eq_edges.argtypes = list(EDGES)
-        library.eq_edges.restype = INTEGER
+        library.eq_edges_by_sender.argtypes = list(EDGES)
+        library.eq_edges_by_sender.restype = INTEGER
     return library
 
 
@@ -147,8 +147,8 @@ def tile_rows() -> int:
 
 
 def list_edges(*arguments: int) -> int:
-    """Call ``eq_edges``, see csrc/edges.h, and return the number of edges."""
-    return checked(LIBRARY.eq_edges(*arguments))  # type: ignore[union-attr]
+    """Call ``eq_edges_by_sender``, see csrc/edges.h, and return the number of edges."""
+    return checked(LIBRARY.eq_edges_by_sender(*arguments))  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=1)

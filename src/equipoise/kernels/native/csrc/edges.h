@@ -18,13 +18,14 @@ static int compare_senders(const void *a, const void *b) {
 /* The messages of receiver i are rows slots[i, s] of senders[i, s] with weights[i, s], and its own
  * model is row own_row + i with own_weights[i]. Writes the rows of weight other than 0 of all
  * receivers: its messages by ascending sender, and then its own model, whose sender is OWN_SENDER.
- * starts[i] is the first of receiver i. This order is known to a client on its own, too, so that its
- * sums have the same bits. `range` becomes the smallest and the largest absolute weight. Returns the
- * number of edges. */
-EXPORT int64_t eq_edges(const int64_t *slots, const double *weights, const int64_t *senders,
-                        int64_t receivers, int64_t k, int64_t bank_rows, const double *own_weights,
-                        int64_t own_row, int64_t *starts, int64_t *rows, double *values,
-                        int64_t *sent_by, double *range) {
+ * starts[i] is the first of receiver i. This order is known to a client on its own, too, so that
+ * its sums have the same bits. `range` becomes the smallest and the largest absolute weight.
+ * Returns the number of edges. */
+EXPORT int64_t eq_edges_by_sender(const int64_t *slots, const double *weights,
+                                  const int64_t *senders, int64_t receivers, int64_t k,
+                                  int64_t bank_rows, const double *own_weights, int64_t own_row,
+                                  int64_t *starts, int64_t *rows, double *values, int64_t *sent_by,
+                                  double *range) {
     if (receivers < 0 || k < 0 || own_row < 0) return OUT_OF_RANGE;
     weighted_row *list = malloc((size_t)(k + 1) * sizeof(weighted_row));
     if (!list) return NO_MEMORY;
