@@ -33,6 +33,10 @@ RULES: dict[str, Any] = {
     "scclip-median": eq.SCClip(tau="median"),
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
     "scclip-norm": eq.SCClip(mode="norm"),
+    "multi-krum": eq.MultiKrum(),
+    "multi-krum-2": eq.MultiKrum(selected=2),
+    "bulyan": eq.Bulyan(),
+    "mea-med": eq.MeaMed(),
 }
 
 

@@ -10,13 +10,16 @@ from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
+from equipoise.rules.bulyan import Bulyan
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
+from equipoise.rules.mea_med import MeaMed
 from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
+from equipoise.rules.multi_krum import MultiKrum
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
@@ -28,12 +31,15 @@ __all__ = [
     "Aggregator",
     "Balance",
     "BalanceMedian",
+    "Bulyan",
     "FLTrust",
     "FedAvg",
     "GuaranteeWarning",
     "Krum",
+    "MeaMed",
     "Median",
     "MultiExchange",
+    "MultiKrum",
     "PerClient",
     "Rule",
     "SCClip",
