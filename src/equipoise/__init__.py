@@ -35,14 +35,17 @@ from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
 from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
 from equipoise.rules import (
+    CAF,
     LEARN,
     UBAR,
     Aggregator,
     Balance,
     BalanceMedian,
     Bulyan,
+    CenteredClip,
     FedAvg,
     FLTrust,
+    GeometricMedian,
     GuaranteeWarning,
     Krum,
     MeaMed,
@@ -70,6 +73,7 @@ native_available = native.available()
 """Whether the kernels in C are used; see `equipoise.kernels.native`."""
 
 __all__ = [
+    "CAF",
     "LEARN",
     "UBAR",
     "Aggregated",
@@ -78,9 +82,11 @@ __all__ = [
     "Balance",
     "BalanceMedian",
     "Bulyan",
+    "CenteredClip",
     "EachRound",
     "FLTrust",
     "FedAvg",
+    "GeometricMedian",
     "GuaranteeWarning",
     "History",
     "Inbox",

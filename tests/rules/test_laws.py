@@ -33,11 +33,16 @@ COORDINATEWISE = (eq.TrimmedMean, eq.Median, eq.MeaMed, eq.Bulyan)
 WEIGHTED = {name: rule for name, rule in RULES.items() if not isinstance(rule, COORDINATEWISE)}
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
-CENTRED = {
-    name: rule
-    for name, rule in RULES.items()
-    if isinstance(rule, (eq.FedAvg, eq.Krum, eq.MultiKrum, *COORDINATEWISE))
-} | {
+CENTERED_KINDS = (
+    *COORDINATEWISE,
+    eq.FedAvg,
+    eq.Krum,
+    eq.MultiKrum,
+    eq.GeometricMedian,
+    eq.CenteredClip,
+    eq.CAF,
+)
+CENTRED = {name: rule for name, rule in RULES.items() if isinstance(rule, CENTERED_KINDS)} | {
     name: rule
     for name, rule in RULES.items()
     if isinstance(rule, eq.SCClip) and rule.mode == "difference"
@@ -128,7 +133,10 @@ RESCALING = {
     "fltrust-plain": rule_laws.to_own_norm,
     "scclip-norm": rule_laws.at_most_own_norm,
 }
-NOT_PROMISED = {"agreement": ("ubar-own", "scclip-0.25"), "weights_explain": tuple(RESCALING)}
+NOT_PROMISED = {
+    "agreement": ("ubar-own", "scclip-0.25", "centered-clip-0.25"),
+    "weights_explain": tuple(RESCALING),
+}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +261,7 @@ def test_rotation(rule: Any, case: RuleRound, seed: int) -> None:
 
 def test_which_are_isotropic() -> None:
     others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
-    assert others == {"TrimmedMean", "Median", "MeaMed", "Bulyan", "UBAR"}
+    assert others == {kind.__name__ for kind in (*COORDINATEWISE, eq.GeometricMedian, eq.UBAR)}
 
 
 @each(CLIPPING)

@@ -11,8 +11,11 @@ from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
 from equipoise.rules.bulyan import Bulyan
+from equipoise.rules.caf import CAF
+from equipoise.rules.centered_clip import CenteredClip
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
+from equipoise.rules.geometric_median import GeometricMedian
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.mea_med import MeaMed
@@ -26,14 +29,17 @@ from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
 
 __all__ = [
+    "CAF",
     "LEARN",
     "UBAR",
     "Aggregator",
     "Balance",
     "BalanceMedian",
     "Bulyan",
+    "CenteredClip",
     "FLTrust",
     "FedAvg",
+    "GeometricMedian",
     "GuaranteeWarning",
     "Krum",
     "MeaMed",
