@@ -7,9 +7,11 @@ from equipoise.rules._guarantees import (
     without_warnings,
 )
 from equipoise.rules.aggregator import Aggregator, MultiExchange
+from equipoise.rules.arc import ARC
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
+from equipoise.rules.bucketing import Bucketing
 from equipoise.rules.bulyan import Bulyan
 from equipoise.rules.caf import CAF
 from equipoise.rules.centered_clip import CenteredClip
@@ -18,23 +20,33 @@ from equipoise.rules.fltrust import FLTrust
 from equipoise.rules.geometric_median import GeometricMedian
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
+from equipoise.rules.mda import MDA
 from equipoise.rules.mea_med import MeaMed
 from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.multi_krum import MultiKrum
+from equipoise.rules.nnm import NNM
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.scclip import SCClip
+from equipoise.rules.sketch_guard import SketchGuard
+from equipoise.rules.smea import SMEA
+from equipoise.rules.static_clip import StaticClip
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
 
 __all__ = [
+    "ARC",
     "CAF",
     "LEARN",
+    "MDA",
+    "NNM",
+    "SMEA",
     "UBAR",
     "Aggregator",
     "Balance",
     "BalanceMedian",
+    "Bucketing",
     "Bulyan",
     "CenteredClip",
     "FLTrust",
@@ -49,6 +61,8 @@ __all__ = [
     "PerClient",
     "Rule",
     "SCClip",
+    "SketchGuard",
+    "StaticClip",
     "TrimmedMean",
     "WeightedRule",
     "as_diagnostic",
