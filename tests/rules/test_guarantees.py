@@ -20,6 +20,8 @@ OWN = torch.zeros(1)
 FIVE = torch.tensor([[1.0], [2.0], [1e6], [1e6], [1e6]])
 RULES: dict[str, Any] = {"TrimmedMean": eq.TrimmedMean, "Krum": eq.Krum, "UBAR": eq.UBAR}
 MOST = {"TrimmedMean": 2, "Krum": 1, "UBAR": 4}  # of five neighbors: 2f < 5, 5 >= 2f + 3, f < 5
+RULES |= {rule.__name__: rule for rule in (eq.MultiKrum, eq.MeaMed, eq.CAF, eq.MDA, eq.SMEA)}
+MOST |= {"MultiKrum": 1, "MeaMed": 2, "CAF": 2, "MDA": 2, "SMEA": 2}
 
 
 def losses(models: Tensor, clients: Tensor | None = None) -> Tensor:

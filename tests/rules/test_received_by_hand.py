@@ -103,6 +103,15 @@ def test_bulyan_selects_krums_choice() -> None:
     torch.testing.assert_close(eq.Bulyan(tolerated=0)(torch.zeros(5), received).model, mean)
 
 
+def test_bulyan_needs_many_neighbors() -> None:
+    """k >= 4 f + 3: seven neighbors for one malicious one."""
+    eq.Bulyan(tolerated=1, strict=True)(OWN, messages(7, 2))
+    with pytest.raises(ValueError, match="tolerated must be at most 0 for client 0"):
+        eq.Bulyan(tolerated=1, strict=True)(OWN, messages(6, 2))
+    with pytest.warns(eq.GuaranteeWarning):
+        assert eq.Bulyan(tolerated=9)(OWN, messages(6, 2)).model.isfinite().all()
+
+
 def test_mea_med_without_malicious_is_mean() -> None:
     own, inbox = graph()
     found = eq.MeaMed()(own, inbox, tolerated=0).model

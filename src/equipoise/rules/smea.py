@@ -32,8 +32,8 @@ class SMEA(WeightedRule):
     All subsets are searched, up to 5,000 of them; more are an error. The eigenvalues are those of
     the products of all pairs of messages, and exact. The package byzfl takes one step of a power
     iteration from a random vector for each subset, so that its choice varies. Of equal
-    eigenvalues, the subset of the lowest client ids counts. Here :math:`f_i` is at most :math:`\lfloor (|N_i| - 1) / 2 \rfloor`. Own is
-    not among the models.
+    eigenvalues, the subset of the lowest client ids counts. Here :math:`f_i` is at most
+    :math:`\lfloor (|N_i| - 1) / 2 \rfloor`. Own is not among the models.
 
     Lies within the usual spread of benign models are in the subset.
 
