@@ -3,9 +3,9 @@
     python -m pip install -c constraints.txt ".[data,adapters]"
     python examples/lora.py
 
-A network that was trained on upright digits is adapted to mirrored ones by ten clients, two of them
-malicious. Prints the error of the worst benign client with FedAvg and with BALANCE, and the share of
-the parameters that is sent.
+Ten clients, two of them malicious, adapt a network that was trained on upright digits to mirrored
+ones. Prints the error of the worst benign client with FedAvg and with BALANCE, and the share of the
+parameters that is sent.
 """
 
 from __future__ import annotations
