@@ -58,8 +58,9 @@ class PerClient(Rule):
         """Draw the rule of each of n clients from ``rules``.
 
         >>> source = torch.Generator().manual_seed(0)
-        >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source).rules
-        (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
+        >>> rule = eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source)
+        >>> [type(own).__name__ for own in rule.rules]
+        ['Median', 'FedAvg', 'FedAvg']
         """
         if not len(rules):
             raise ValueError("rules must hold at least one rule to draw from, found none")
