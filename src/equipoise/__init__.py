@@ -33,7 +33,14 @@ from equipoise._utils.rng import draw_malicious
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
-from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
+from equipoise.parameters import (
+    flatten,
+    groups,
+    stack_models,
+    trainable,
+    unflatten,
+    unstack_models,
+)
 from equipoise.rules import (
     ARC,
     CAF,
@@ -58,6 +65,7 @@ from equipoise.rules import (
     MultiExchange,
     MultiKrum,
     PerClient,
+    PerGroup,
     SCClip,
     SketchGuard,
     StaticClip,
@@ -111,6 +119,7 @@ __all__ = [
     "MultiKrum",
     "Peer",
     "PerClient",
+    "PerGroup",
     "Round",
     "RoundInputs",
     "SCClip",
@@ -125,6 +134,7 @@ __all__ = [
     "data",
     "draw_malicious",
     "flatten",
+    "groups",
     "metrics",
     "mix",
     "models",
@@ -133,6 +143,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "trainable",
     "unflatten",
     "unpack",
     "unstack_models",

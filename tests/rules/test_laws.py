@@ -53,7 +53,10 @@ def innermost(rule: Any) -> Any:
 WEIGHTED = {
     name: rule for name, rule in RULES.items() if not isinstance(innermost(rule), COORDINATEWISE)
 }
-BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
+# Weighted by samples, the same messages are accepted: see test_sample_weights.
+BALANCES = {
+    name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance) and not rule.weighted
+}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTERED_KINDS = (
     *COORDINATEWISE,

@@ -28,6 +28,7 @@ from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.multi_krum import MultiKrum
 from equipoise.rules.nnm import NNM
 from equipoise.rules.per_client import PerClient
+from equipoise.rules.per_group import PerGroup
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.sketch_guard import SketchGuard
 from equipoise.rules.smea import SMEA
@@ -59,6 +60,7 @@ __all__ = [
     "MultiExchange",
     "MultiKrum",
     "PerClient",
+    "PerGroup",
     "Rule",
     "SCClip",
     "SketchGuard",
