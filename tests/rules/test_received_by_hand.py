@@ -118,6 +118,22 @@ def test_mea_med_without_malicious_is_mean() -> None:
     torch.testing.assert_close(found, eq.FedAvg()(own, inbox).model)
 
 
+def test_geometric_median_of_samples() -> None:
+    """A message that counts twice is two messages; beyond the cap, a claim gains nothing."""
+    received = messages(6, 4)
+    own = torch.zeros(4)
+    samples = torch.tensor([2, 1, 1, 1, 1, 1])
+    rule = eq.GeometricMedian(weighted=True)
+    twice = eq.GeometricMedian()(own, torch.cat([received, received[:1]]))
+    torch.testing.assert_close(rule(own, received, samples=samples).model, twice.model)
+    claims = [
+        rule(own, received, samples=samples * torch.tensor([c, 1, 1, 1, 1, 1])).model
+        for c in (50, 10**9)
+    ]
+    assert torch.equal(*claims)
+    assert torch.equal(rule(own, received, samples=0 * samples).model, own)
+
+
 def test_geometric_median_is_stationary() -> None:
     """At the minimum, the unit vectors to the messages sum to 0."""
     received = messages(9, 40).double()
