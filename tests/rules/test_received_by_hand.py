@@ -249,6 +249,18 @@ def test_wrappers_that_change_nothing(rule: Any) -> None:
         same(wrapper(own, inbox), expected)
 
 
+@pytest.mark.parametrize("wrapper", [eq.NNM, eq.Bucketing, eq.ARC, eq.StaticClip])
+def test_columns_at_a_time(wrapper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, inbox = graph(d=3000)
+    rules = [eq.Median(), eq.FedAvg(), eq.MeaMed()]
+    inputs = {"tolerated": 1, "t": 0}
+    expected = [wrapper(rule)(own, inbox, **inputs).model for rule in rules]
+    monkeypatch.setattr("equipoise.rules._wrapper.CHANGED", 1)
+    found = [wrapper(rule)(own, inbox, **inputs).model for rule in rules]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs) or not eq.native_available
+
+
 def test_static_clip_of_mean_is_scclip() -> None:
     own, inbox = graph()
     same(eq.StaticClip(eq.FedAvg(), radius=5.0)(own, inbox), eq.SCClip(tau=5.0)(own, inbox))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import describe
-from equipoise.kernels import chunks, new_output
+from equipoise.kernels import chunks, column_blocks, new_output
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
 from equipoise.rules._receiver_blocks import of_clients
@@ -19,24 +19,35 @@ from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.rules.per_client import PerClient
 from equipoise.types import Aggregated
 
-# Elements of messages that are copied at a time: 16 MiB of float32, which stays in the last cache.
+# Elements of other messages that are made at a time: 16 MiB of float32, which stay in a cache.
 CHANGED = 1 << 22
+# Columns of a block, at least. Blocks that start at a multiple of this have whole vector registers,
+# so that the result of a client does not depend on the size of blocks.
+COLUMNS = 1024
 
 
 class Changed(NamedTuple):
-    """Other messages for some receivers, and what the weights of these mean for the received ones.
+    """Other messages for some receivers.
 
-    ``explain`` turns weights (r, k') of the other messages into weights (r, k) of the received.
+    Message s of receiver i is row ``slots[i, s]`` of ``rows`` rows, or absent if that is
+    ``rows``: messages that were sent but are absent count for guarantees. ``write(columns, out)``
+    writes some columns of the rows. ``explain`` turns weights (r, k') of the other messages into
+    weights (r, k) of the received ones.
     """
 
-    inbox: Inbox
+    rows: int
+    slots: Tensor
+    mask: Tensor
+    senders: Tensor
+    write: Callable[[slice, Tensor], None]
     explain: Callable[[Tensor], Tensor]
 
 
 class Wrapper(Rule):
     """A rule that aggregates other messages, which `change` makes of the received ones.
 
-    The other messages are copied for a few receivers at a time.
+    The other messages are made for a few receivers at a time and, if the wrapped rule is
+    coordinate-wise, for some columns at a time.
     """
 
     rule: Aggregator
@@ -67,10 +78,10 @@ class Wrapper(Rule):
         return inputs
 
     @abstractmethod
-    def change(self, own: Tensor, inbox: Inbox, memory: Tensor, **inputs: Any) -> Changed:
-        """Other messages for the receivers of an inbox, whose own models are (r, d).
+    def change(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Changed | None:
+        """Other messages for the receivers of an inbox, or None if these are the received ones.
 
-        They may be written to ``memory``, which has a row for each slot and another one.
+        The receivers' own models are (r, d).
         """
 
     def aggregate(
@@ -90,38 +101,86 @@ class Wrapper(Rule):
         # What the wrapper tolerates, the wrapped rule tolerates too.
         if inputs.get("tolerated") is None:
             inputs["tolerated"] = getattr(self, "tolerated", None)
-        # Reused by all blocks: touching new memory takes longer than writing to it.
-        rows = max((len(receivers) for receivers in self._blocks(inbox)), default=0) * inbox.k + 1
-        memory = new_output(inbox.bank, rows, inbox.d)
-        for receivers in self._blocks(inbox):
+        memory = Memory(inbox.bank)
+        for some in self._blocks(inbox):
+            receivers = torch.arange(inbox.n, device=inbox.slots.device)[some]
             part = {name: of_clients(name, value, receivers) for name, value in inputs.items()}
-            mine = own[receivers]
-            changed = self.change(mine, inbox.of(receivers), memory, **part)
+            heard = inbox.of(receivers)
+            changed = self.change(own[some], heard, **part)
             part = {name: value for name, value in part.items() if not name.startswith("_")}
             # Receivers are renumbered from 0 here; warnings must name the clients of the graph.
             with serving(receivers):
-                theirs = self.rule(mine, changed.inbox, **part)
-            # State would have to be split by client, in a way that only the rule knows.
-            if theirs.state is not None:
-                raise ValueError(
-                    f"rule must hold no state in {type(self).__name__}, "
-                    f"found {theirs.state!r:.80} of {self.rule}"
-                )
-            model[receivers] = theirs.model
-            has_weights &= theirs.weights is not None
-            if theirs.weights is not None and inbox.k:
-                weights[receivers] = changed.explain(theirs.weights.double())
+                if changed is None:
+                    theirs = self._apply(own[some], heard, part, model[some])
+                else:
+                    theirs = self._apply_changed(own[some], changed, part, model[some], memory)
+            has_weights &= theirs is not None
+            if theirs is not None and inbox.k:
+                found = theirs.double()
+                weights[some] = found if changed is None else changed.explain(found)
         return Aggregated(model, as_diagnostic(weights, own) if has_weights else None, state)
+
+    def _apply_changed(
+        self, own: Tensor, changed: Changed, inputs: Any, target: Tensor, memory: Memory
+    ) -> Tensor | None:
+        """Write aggregates of other messages to the target; return the weights of these."""
+        weights = None
+        rows = changed.rows + bool((changed.slots[changed.mask] == changed.rows).any())
+        width = own.shape[1]
+        if self._is_coordinatewise:
+            width = max(COLUMNS, CHANGED // max(1, rows) // COLUMNS * COLUMNS)
+        for columns in column_blocks(own.shape[1], width):
+            bank = memory.matrix(rows, columns.stop - columns.start)
+            changed.write(columns, bank[: changed.rows])
+            bank[changed.rows :] = torch.nan
+            others = Inbox(bank, changed.slots, changed.mask, changed.senders)
+            weights = self._apply(own[:, columns], others, inputs, target[:, columns])
+        return weights
+
+    def _apply(self, own: Tensor, inbox: Inbox, inputs: Any, target: Tensor) -> Tensor | None:
+        """Write aggregates to the target; return the weights of the messages."""
+        theirs = self.rule(own, inbox, **inputs)
+        # State would have to be split by client, in a way that only the rule knows.
+        if theirs.state is not None:
+            raise ValueError(
+                f"rule must hold no state in {type(self).__name__}, "
+                f"found {theirs.state!r:.80} of {self.rule}"
+            )
+        target.copy_(theirs.model)
+        return theirs.weights
+
+    @property
+    def _is_coordinatewise(self) -> bool:
+        """Whether the rule may aggregate some columns at a time."""
+        return getattr(self.rule, "coordinatewise", False)
 
     def _check_given(self, inputs: Mapping[str, Any]) -> None:
         """The wrapped rule checks its own inputs, and is named by the error."""
 
-    def _blocks(self, inbox: Inbox) -> Iterator[Tensor]:
-        """Receivers whose messages are copied together."""
-        receivers = torch.arange(inbox.n, device=inbox.slots.device)
-        # Messages are d long, and weights between them k.
-        for part in chunks(inbox.n, max(1, inbox.k) * max(inbox.d, inbox.k), CHANGED):
-            yield receivers[part]
+    def _blocks(self, inbox: Inbox) -> Iterator[slice]:
+        """Receivers whose messages are changed together."""
+        # Messages are d long, or in blocks of columns, and weights between them k.
+        width = COLUMNS if self._is_coordinatewise else inbox.d
+        return chunks(inbox.n, max(1, inbox.k) * max(width, inbox.k), CHANGED)
+
+
+class Memory:
+    """Memory of matrices that are used one after the other.
+
+    Touching new memory takes longer than writing to it.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._memory = like.new_empty(0)
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        """A matrix with arbitrary values, which the next call may overwrite."""
+        if self._memory.numel() < rows * columns:
+            self._memory = new_output(self._like, rows * columns)
+        # Kernels write to it in C, which torch does not notice.
+        torch.autograd.graph.increment_version(self._memory)
+        return self._memory[: rows * columns].view(rows, columns)
 
 
 def check_wrapped(wrapper: object, rule: object) -> None:
@@ -145,19 +204,7 @@ def tolerated_of_both(tolerated: int | None, rule: object) -> int | None:
     return inner if tolerated is None else tolerated
 
 
-def new_bank(count: int, sent: int, memory: Tensor) -> Tensor:
-    """(count, d) memory for other messages, and a row that is not finite if more were sent."""
-    bank = memory[: count + (sent > count)]
-    # Kernels write to it in C, which torch does not notice.
-    torch.autograd.graph.increment_version(bank)
-    bank[count:] = torch.nan
-    return bank
-
-
-def in_order(present: Tensor, bank: Tensor) -> Tensor:
-    """Rows of a bank with one message for each present slot, and the last row for other slots.
-
-    Messages that were sent but are absent count for guarantees, so that they stay in the inbox.
-    """
+def in_order(present: Tensor) -> Tensor:
+    """Rows of other messages with one for each present slot, and their number for other slots."""
     rows = present.flatten().cumsum(0).view(present.shape) - 1
-    return rows.where(present, max(0, len(bank) - 1))
+    return rows.where(present, int(present.sum()))

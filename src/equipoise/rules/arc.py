@@ -33,8 +33,8 @@ class ARC(Wrapper):
     If the wrapped rule has weights, ``weights`` are those of the received messages, and own has the
     remainder. Lies that are as close to own as benign models are not clipped.
 
-    The memory for the clipped messages is that of the messages of one receiver, or 16 MiB if these
-    are less.
+    The clipped messages take 16 MiB. They take the memory of the messages of one receiver if that
+    is more, unless the wrapped rule is coordinate-wise.
 
     Args:
         rule: the rule that aggregates the clipped messages. It also gets :math:`f_i`.
@@ -59,7 +59,7 @@ class ARC(Wrapper):
     def _inputs(self) -> tuple[str, ...]:
         return ("tolerated",)
 
-    def change(self, own: Tensor, inbox: Inbox, memory: Tensor, **inputs: Any) -> Changed:
+    def change(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Changed | None:
         """Clip the messages that are farthest from own."""
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
         degrees = inbox.mask.sum(1)
@@ -69,4 +69,4 @@ class ARC(Wrapper):
         farthest = 2 * f * (counts - f) // counts.clamp_min(1)
         distances = distances_around(own, inbox)
         radius = kernels.value_at_rank(distances, counts - farthest - 1)
-        return clipped(own, inbox, memory, distances, radius)
+        return clipped(own, inbox, distances, radius)

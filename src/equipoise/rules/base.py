@@ -36,6 +36,8 @@ class Rule(ABC):
     Subclasses declare their properties in class attributes:
 
     - ``isotropic``: the rule only uses norms and angles, so that it commutes with rotations.
+    - ``coordinatewise``: a coordinate of the aggregate depends on this coordinate of the messages
+      only, so that some coordinates can be aggregated at a time.
     - ``contains_own``: the aggregate already contains own, as in gossip averaging.
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
       error, unless the rule has a hyper-parameter of that name. If it is None, the rule declares
@@ -43,6 +45,7 @@ class Rule(ABC):
     """
 
     isotropic: ClassVar[bool] = False
+    coordinatewise: ClassVar[bool] = False
     contains_own: ClassVar[bool] = False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from equipoise import kernels
 from equipoise._utils.rng import device_of, stream
 from equipoise._utils.validation import check_count
 from equipoise.messages import Inbox
-from equipoise.rules._wrapper import Changed, Wrapper, check_wrapped, new_bank
+from equipoise.rules._wrapper import Changed, Wrapper, check_wrapped
 from equipoise.rules.aggregator import Aggregator
 
 # Below 2**31, so that products of two of them fit an int64: see `_shuffled`.
@@ -78,7 +79,7 @@ class Bucketing(Wrapper):
         drawn = torch.randint(1, PRIME, (4,), generator=generator, device=device)
         return inputs | {"_permutation": drawn.tolist()}
 
-    def change(self, own: Tensor, inbox: Inbox, memory: Tensor, **inputs: Any) -> Changed:
+    def change(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Changed:
         """Average the messages of each bucket."""
         keys = _shuffled(inbox.senders, inputs["_permutation"]).double()
         # Present messages come first, in the order of the permutation.
@@ -102,25 +103,32 @@ class Bucketing(Wrapper):
         real, bucket = (sizes > 0).nonzero(as_tuple=True)
         sent = -(-inbox.mask.sum(1, keepdim=True) // self.s)
         is_sent = torch.arange(buckets, device=own.device) < sent
-        bank = new_bank(len(real), int(is_sent.sum()), memory)
-        self._average(bank[: len(real)], inbox, real, members[real, bucket], inside[real, bucket])
-        rows = torch.full_like(sizes, max(0, len(bank) - 1))
+        rows = torch.full_like(sizes, len(real))
         rows[real, bucket] = torch.arange(len(real), device=own.device)
-        others = Inbox(bank, rows, is_sent, lowest)
         shares = (1.0 / sizes.clamp_min(1)).gather(1, places // self.s)
         shares = shares.where(inbox.present, 0.0)
-        return Changed(others, lambda weights: weights.gather(1, places // self.s) * shares)
+        write = _means(inbox, real, members[real, bucket], inside[real, bucket])
 
-    def _average(
-        self, means: Tensor, inbox: Inbox, real: Tensor, members: Tensor, inside: Tensor
-    ) -> None:
-        """Write the mean of each bucket, as an aggregate of its messages."""
-        slots = inbox.slots[real].gather(1, members)
-        senders = inbox.senders[real].gather(1, members)
-        shares = inside.double() / inside.sum(1, keepdim=True)
-        nothing = torch.zeros(len(real), dtype=torch.float64, device=means.device)
-        heard = Inbox(inbox.bank, slots, inside, senders)
-        kernels.combine(means, nothing, heard, shares, out=means)
+        def explain(weights: Tensor) -> Tensor:
+            return weights.gather(1, places // self.s) * shares
+
+        return Changed(len(real), rows, is_sent, lowest, write, explain)
+
+
+def _means(
+    inbox: Inbox, real: Tensor, members: Tensor, inside: Tensor
+) -> Callable[[slice, Tensor], None]:
+    """A function that writes the mean of each bucket, as an aggregate of its messages."""
+    slots = inbox.slots[real].gather(1, members)
+    senders = inbox.senders[real].gather(1, members)
+    shares = inside.double() / inside.sum(1, keepdim=True)
+    nothing = torch.zeros(len(real), dtype=torch.float64, device=slots.device)
+    heard = Inbox(inbox.bank, slots, inside, senders)
+
+    def write(some: slice, out: Tensor) -> None:
+        kernels.combine(out, nothing, heard.with_bank(inbox.bank[:, some]), shares, out=out)
+
+    return write
 
 
 def _shuffled(ids: Tensor, drawn: list[int]) -> Tensor:

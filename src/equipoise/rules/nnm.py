@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from equipoise.rules._wrapper import (
     Wrapper,
     check_wrapped,
     in_order,
-    new_bank,
     tolerated_of_both,
 )
 from equipoise.rules.aggregator import Aggregator
@@ -40,7 +40,8 @@ class NNM(Wrapper):
     Mixing is linear: if the wrapped rule has weights, ``weights`` are those of the received
     messages. Mixing a lie that is close to benign messages spreads it over all of them.
 
-    The memory for the means is that of the messages of one receiver, or 16 MiB if these are less.
+    The means take 16 MiB. They take the memory of the messages of one receiver if that is more,
+    unless the wrapped rule is coordinate-wise.
 
     Args:
         rule: the rule that aggregates the means. It also gets :math:`f_i`.
@@ -65,7 +66,7 @@ class NNM(Wrapper):
     def _inputs(self) -> tuple[str, ...]:
         return ("tolerated",)
 
-    def change(self, own: Tensor, inbox: Inbox, memory: Tensor, **inputs: Any) -> Changed:
+    def change(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Changed:
         """Mix each message with its nearest ones."""
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
         degrees = inbox.mask.sum(1)
@@ -80,14 +81,17 @@ class NNM(Wrapper):
             groups.append((group, found.mT.contiguous()))
         # Each mean is an aggregate of its own: a receiver with the messages of the real one.
         real, columns = inbox.present.nonzero(as_tuple=True)
-        mixed = new_bank(len(real), int(inbox.mask.sum()), memory)
         tables = (inbox.slots[real], inbox.present[real], inbox.senders[real])
         heard = Inbox(inbox.bank, *tables)
-        means = mixed[: len(real)]
+        mixed = shares[real, columns]
         nothing = torch.zeros(len(real), dtype=torch.float64, device=own.device)
-        kernels.combine(means, nothing, heard, shares[real, columns], out=means)
-        others = Inbox(mixed, in_order(inbox.present, mixed), inbox.mask, inbox.senders)
-        return Changed(others, lambda weights: _explained(weights, groups))
+
+        def write(some: slice, out: Tensor) -> None:
+            kernels.combine(out, nothing, heard.with_bank(inbox.bank[:, some]), mixed, out=out)
+
+        rows = in_order(inbox.present)
+        explain = partial(_explained, groups=groups)
+        return Changed(len(real), rows, inbox.mask, inbox.senders, write, explain)
 
 
 def _explained(weights: Tensor, groups: list[tuple[Group, Tensor]]) -> Tensor:

@@ -30,8 +30,8 @@ class StaticClip(Wrapper):
     away from own. If the wrapped rule has weights, ``weights`` are those of the received messages,
     and own has the remainder. Over many rounds, lies inside of the ball add up.
 
-    The memory for the clipped messages is that of the messages of one receiver, or 16 MiB if these
-    are less.
+    The clipped messages take 16 MiB. They take the memory of the messages of one receiver if that
+    is more, unless the wrapped rule is coordinate-wise.
 
     Args:
         rule: the rule that aggregates the clipped messages.
@@ -55,7 +55,7 @@ class StaticClip(Wrapper):
         """The number of malicious neighbors that the wrapped rule expects."""
         return getattr(self.rule, "tolerated", None)
 
-    def change(self, own: Tensor, inbox: Inbox, memory: Tensor, **inputs: Any) -> Changed:
+    def change(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Changed | None:
         """Clip the messages around own."""
         distances = distances_around(own, inbox)
-        return clipped(own, inbox, memory, distances, distances.new_full((inbox.n, 1), self.radius))
+        return clipped(own, inbox, distances, distances.new_full((inbox.n, 1), self.radius))
