@@ -76,8 +76,8 @@ def byzfl_rule(rule: str, tolerated: int) -> Opponent | None:
         return Opponent(lambda own, received: trimmed(change(tolerated)(received.clone())))
     if rule not in BYZFL_RULES:
         return None
-    # As many steps as ours take on the workloads until v changes by less than 1e-6.
-    steps = {"CenteredClip": {"L": 3, "tau": 1.0}, "GeometricMedian": {"T": 5}}
+    # As many steps as ours take: those of the geometric median until nothing changes.
+    steps = {"CenteredClip": {"L": 3, "tau": 1.0}, "GeometricMedian": {"T": 11}}
     options = steps.get(rule, {})
     counts = [] if rule in WITHOUT_COUNT else [tolerated]
     aggregator = getattr(found, BYZFL_RULES[rule])(*counts, **options)

@@ -32,7 +32,7 @@ FURTHER_RULES: dict[str, eq.Aggregator] = {
     "MultiKrum": eq.MultiKrum(),
     "Bulyan": eq.Bulyan(),
     "MeaMed": eq.MeaMed(),
-    "GeometricMedian": eq.GeometricMedian(tolerance=1e-6),
+    "GeometricMedian": eq.GeometricMedian(),
     "CenteredClip": eq.CenteredClip(start="own"),
     "CAF": eq.CAF(),
     "MDA": eq.MDA(),

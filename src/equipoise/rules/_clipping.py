@@ -6,12 +6,8 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise.kernels import TILE, chunks
 from equipoise.messages import Inbox
 from equipoise.rules._wrapper import Changed, in_order
-
-# Smaller factors lose digits in float32, whose normal numbers start at 1.2e-38.
-TINY_FACTOR = 1e-25
 
 
 def clipped(own: Tensor, inbox: Inbox, distances: Tensor, radius: Tensor) -> Changed | None:
@@ -20,23 +16,18 @@ def clipped(own: Tensor, inbox: Inbox, distances: Tensor, radius: Tensor) -> Cha
     factors = kernels.clip_factors(radius, distances).where(inbox.present, 0.0)
     if not ((factors < 1) & inbox.present).any():
         return None
+    # Each clipped message is an aggregate of its own: a receiver of own and of the message.
     receivers, columns = inbox.present.nonzero(as_tuple=True)
-    rows = inbox.slots[receivers, columns]
-    shares = factors[receivers, columns, None]
-    is_tiny = (shares < TINY_FACTOR)[:, 0].nonzero().flatten()
-    dtype = kernels.compute_dtype(own)
-    plain = shares.to(dtype)
-    rest = (1 - shares).to(dtype)
+    kept = factors[receivers, columns]
+    rows = torch.stack([receivers, len(own) + inbox.slots[receivers, columns]], 1)
+    shares = torch.stack([1 - kept, kept], 1)
+    senders = torch.arange(2, device=rows.device).expand_as(rows)
+    both = Inbox(torch.cat([own[:, :1], inbox.bank[:, :1]]), rows, shares > 0, senders)
+    nothing = torch.zeros_like(kept)
 
     def write(some: slice, out: Tensor) -> None:
-        for part in chunks(some.stop - some.start, len(rows), TILE):
-            here = slice(some.start + part.start, some.start + part.stop)
-            theirs = kernels.gather(inbox.bank, rows, here).mul_(plain)
-            out[:, part] = theirs.add_(kernels.gather(own, receivers, here).mul_(rest))
-            if len(is_tiny):
-                theirs = kernels.gather(inbox.bank, rows[is_tiny], here) * shares[is_tiny]
-                mine = kernels.gather(own, receivers[is_tiny], here) * (1 - shares[is_tiny])
-                out[is_tiny, part] = (theirs + mine).to(out.dtype)
+        bank = torch.cat([own[:, some], inbox.bank[:, some]])
+        kernels.combine(out, nothing, both.with_bank(bank), shares, out=out)
 
     slots = in_order(inbox.present)
     return Changed(
