@@ -20,6 +20,8 @@ from tests.peers import runs
 # A simulation draws the buckets of each round with a generator, peers with the seed of the rule.
 EVERY = {name: rule for name, rule in {**RULES, **LEARNS}.items() if name != "bucketing"}
 
+pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
+
 
 def free_ports(count: int) -> list[int]:
     """Ports that are free now, and that the system does not give to other connections."""
