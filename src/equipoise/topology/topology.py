@@ -21,6 +21,7 @@ from equipoise._utils.validation import (
 )
 from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
 from equipoise.topology import _edge_formats, generators
+from equipoise.topology.gossip_weights import GossipKind, gossip_weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -303,6 +304,34 @@ class Topology:
         """
         benign = ~self._as_mask(malicious)  # all clients, if malicious is None
         return generators.strongly_connected(*generators.subgraph(self.edges(), benign))
+
+    def gossip_weights(self, kind: GossipKind = "metropolis") -> Tensor:
+        r"""(n, k) float64: the weight of each message in gossip averaging, as in ``senders``.
+
+        The weights are nonnegative; own has the remainder of each row to 1, unused slots and
+        self-loops have 0. With :math:`d_i` neighbors, :math:`w_{ij}` is
+
+        - ``"metropolis"``: :math:`1 / (1 + \max(d_i, d_j))` (Xiao, Boyd and Lattimore, 2007).
+        - ``"lazy"``: half of the Metropolis weights, :math:`(I + W) / 2`, whose eigenvalues are
+          nonnegative.
+        - ``"laplacian"``: the same number for all edges, 1 over the largest eigenvalue of the
+          Laplacian L. Averaging is then :math:`x - \eta L x` with the largest :math:`\eta` that
+          keeps the eigenvalues of :math:`I - \eta L` nonnegative. It computes the eigenvalues of
+          an n by n matrix.
+        - ``"uniform"``: :math:`1 / (1 + d_i)`, an average of own and all messages.
+
+        The first three are symmetric, so that averaging preserves the mean of all clients, and
+        exist only if each edge has its reverse. Uniform weights exist for every graph, and preserve
+        the mean if all clients have the same number of neighbors.
+
+        >>> star = eq.Topology.from_edges(4, [(0, 1), (0, 2), (0, 3)])
+        >>> star.gossip_weights()
+        tensor([[0.2500, 0.2500, 0.2500],
+                [0.2500, 0.0000, 0.0000],
+                [0.2500, 0.0000, 0.0000],
+                [0.2500, 0.0000, 0.0000]], dtype=torch.float64)
+        """
+        return gossip_weights(self.senders, kind)
 
     # Derived graphs
 
