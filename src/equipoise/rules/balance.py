@@ -14,6 +14,7 @@ from equipoise._utils.formatting import as_call
 from equipoise._utils.validation import check_number
 from equipoise.messages import Inbox
 from equipoise.rules.base import WeightedRule, uniform
+from equipoise.topology import BenignConnected
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Balance(WeightedRule):
     Balance(gamma=0.4, kappa=1.0, progress=None)
     """
 
+    # Assumption 5 of the paper.
+    guarantee: ClassVar[BenignConnected] = BenignConnected("its error bound contains gamma")
     isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3

@@ -12,6 +12,7 @@ from equipoise import kernels
 from equipoise._utils.validation import check_flag, describe
 from equipoise.messages import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, own_share, uniform
+from equipoise.topology import NoMalicious
 from equipoise.types import Aggregated
 
 
@@ -39,6 +40,7 @@ class FedAvg(Rule):
     tensor([1., 2.])
     """
 
+    guarantee: ClassVar[NoMalicious] = NoMalicious()
     isotropic: ClassVar[bool] = True
 
     weighted: bool = False

@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules.base import Rule
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -29,6 +30,7 @@ class Median(Rule):
     tensor([3.0000, 3.5000])
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     needs: ClassVar[tuple[str, ...]] = ()
 
     def aggregate(

@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import Rule, as_tolerated
+from equipoise.topology import Trimming
 from equipoise.types import Aggregated
 
 
@@ -37,6 +38,7 @@ class TrimmedMean(Rule):
     tensor([2.5000, 2.5000])
     """
 
+    guarantee: ClassVar[Trimming] = Trimming()
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 
     tolerated: int | None = None
