@@ -160,5 +160,5 @@ def test_endangered_without_malicious_has_a_legend() -> None:
 
 
 def test_diagnosis_must_be_one() -> None:
-    with pytest.raises(ValueError, match="found must be a Diagnosis, as Topology.diagnose returns"):
+    with pytest.raises(ValueError, match="found must be a Diagnosis"):
         plots.diagnosis(eq.Topology.ring(5))  # type: ignore[arg-type]
