@@ -49,7 +49,7 @@ def save(figure, path):
 
 
 def graphs():
-    """Return the graphs of the BALANCE paper; a fifth of the clients is malicious."""
+    """Return the graphs of the papers; a fifth of the clients is malicious."""
     found = {}
     for n in (10, 20, 30, 40, 50):
         malicious = eq.draw_malicious(n, 0.2)

@@ -32,7 +32,14 @@ from equipoise import attacks, data, metrics, models, plots, topology
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
-from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
+from equipoise.parameters import (
+    flatten,
+    groups,
+    stack_models,
+    trainable,
+    unflatten,
+    unstack_models,
+)
 from equipoise.rules import (
     LEARN,
     UBAR,
@@ -46,6 +53,7 @@ from equipoise.rules import (
     Median,
     MultiExchange,
     PerClient,
+    PerGroup,
     SCClip,
     TrimmedMean,
     as_multi_exchange,
@@ -86,6 +94,7 @@ __all__ = [
     "MultiExchange",
     "Peer",
     "PerClient",
+    "PerGroup",
     "Round",
     "RoundInputs",
     "SCClip",
@@ -98,6 +107,7 @@ __all__ = [
     "data",
     "draw_malicious",
     "flatten",
+    "groups",
     "metrics",
     "mix",
     "models",
@@ -107,6 +117,7 @@ __all__ = [
     "run_exchanges",
     "stack_models",
     "topology",
+    "trainable",
     "unflatten",
     "unpack",
     "unstack_models",

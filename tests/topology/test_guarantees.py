@@ -111,6 +111,13 @@ def test_rules_are_classes_or_instances():
     assert reasons[3] == "no guarantee on graphs is known"
 
 
+def test_sample_weights_have_no_theorem():
+    rules = [eq.Median(), eq.Median(weighted=True), eq.Median]
+    graph = Topology.complete(9).diagnose(tolerated=1, rules=rules)
+    found = [verdict.covered for verdict in graph.verdicts.values()]
+    assert found == [True, None, True]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -80,6 +80,10 @@ class Spectral:
     its edges, and b is the largest weight that a client tolerates. Gaucher, Dieuleveut and
     Hendrikx, *Unified Breakdown Analysis for Byzantine Robust Gossip*, ICML 2025.
 
+    The (b, rho) inequality, summed over all clients x, bounds the error e of the rule by
+    :math:`\|e\|^2 \leq 2 \rho b \, x^T L x \leq (2 \rho b / \mu_2) \|L x\|^2`. It is smaller than
+    the step of plain averaging under the condition, so that disagreement shrinks.
+
     >>> graph = eq.Topology.complete(20).diagnose([0])
     >>> eq.topology.Spectral(rho=2).judge(graph)
     Verdict(covered=True, reason='mu_2 = 0.95 > 4b = 0.2')
@@ -192,6 +196,9 @@ def judge(rule: object, graph: GraphMeasures) -> Verdict:
     # A wrapper's guarantee depends on what it wraps, so that the class has a property.
     if isinstance(guarantee, property):
         return Verdict(None, "depends on its hyper-parameters; judge an instance")
+    # A malicious client may claim up to several times an equal weight, which no theorem allows for.
+    if getattr(rule, "weighted", False) is True:
+        return Verdict(None, "the theorem is about equal weights")
     if not isinstance(guarantee, Guarantee):
         found = type(guarantee).__name__
         raise ValueError(f"guarantee of {name_of(rule)} must have judge, found {found}")
