@@ -62,6 +62,14 @@ def test_neighbors_by_count(own_counts: bool):
             assert rule.judge(graph).covered == (enough or f == 0)
 
 
+@pytest.mark.parametrize("condition", [Trimming(), Spectral(2), Neighbors(2, 1)], ids=str)
+def test_more_malicious_than_tolerated(condition):
+    graph = Topology.complete(9).diagnose([0, 4], tolerated=1)
+    expected = Verdict(False, "client 1 tolerates 1 malicious neighbors, has 2")
+    assert condition.judge(graph) == expected
+    assert condition.judge(Topology.complete(9).diagnose([0], tolerated=1)).covered
+
+
 def test_neighbors_name_the_first_client():
     star = Topology.star(6).diagnose(tolerated=1)
     assert Neighbors(2, 1).judge(star).reason == "k = 1 < 2f + 1 = 3 at client 1 and 4 more"

@@ -41,9 +41,9 @@ class Rule(ABC):
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
       error, unless the rule has a hyper-parameter of that name. If it is None, the rule declares
       nothing, and a `Simulator` passes all inputs.
-    - ``guarantee``: the condition under which a theorem about the rule covers a graph, which
-      `Topology.diagnose` checks, such as ``topology.Trimming()``. None means that no guarantee on
-      graphs is known.
+    - ``guarantee``: the condition under which a theorem about the rule covers a graph, such as
+      ``topology.Trimming()``; `equipoise.Topology.diagnose` checks it. None means that no guarantee
+      on graphs is known.
     """
 
     isotropic: ClassVar[bool] = False

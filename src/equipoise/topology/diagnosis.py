@@ -21,7 +21,7 @@ from equipoise.topology.measures import GraphMeasures
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis(GraphMeasures):
-    """The result of `Topology.diagnose`; ``print`` shows it as a report.
+    """The result of `equipoise.Topology.diagnose`; ``print`` shows it as a report.
 
     ``rules`` are those to judge, instances or classes.
     """

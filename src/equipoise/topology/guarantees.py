@@ -42,7 +42,7 @@ class NoMalicious:
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if no benign client has a malicious neighbor."""
-        f = graph.most_tolerated
+        f = int(graph.malicious_degree.max())
         return Verdict(f == 0, f"f = {f}; one malicious neighbor moves the aggregate anywhere")
 
 
@@ -61,6 +61,8 @@ class Trimming:
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the graph is (2f + 1)-robust."""
+        if exceeded := _exceeded(graph):
+            return exceeded
         f = graph.most_tolerated
         r = graph.robustness
         enough = 2 * f + 1
@@ -96,6 +98,8 @@ class Spectral:
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the benign subgraph is well connected for the tolerated weight."""
+        if exceeded := _exceeded(graph):
+            return exceeded
         mu = graph.weighted_connectivity
         if graph.malicious is None:
             return Verdict(None, NO_PLACES)
@@ -133,6 +137,8 @@ class Neighbors:
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if all benign clients have enough neighbors for the number they tolerate."""
+        if exceeded := _exceeded(graph):
+            return exceeded
         f = graph.tolerated
         found = graph.degrees + self.own_counts
         needed = self.per_malicious * f + self.more
@@ -186,6 +192,17 @@ class NotChecked:
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Not known."""
         return Verdict(None, self.why)
+
+
+def _exceeded(graph: GraphMeasures) -> Verdict | None:
+    """Not covered if a client has more malicious neighbors than its rule tolerates."""
+    beyond = (graph.malicious_degree > graph.tolerated).nonzero().flatten()
+    if not len(beyond):
+        return None
+    client = int(beyond[0])
+    found = int(graph.malicious_degree[client])
+    expected = int(graph.tolerated[client])
+    return Verdict(False, f"client {client} tolerates {expected} malicious neighbors, has {found}")
 
 
 def judge(rule: object, graph: GraphMeasures) -> Verdict:
