@@ -123,6 +123,7 @@ def run_attacker(options: dict[str, Any]) -> None:
     # The attack begins when the victim has seen some quiet rounds.
     time.sleep(max(0.0, first + 5 * options["period"] - time.monotonic()))
     begin = time.monotonic()
+    attacker.connect()
     attacker.storm(min(1000, options["streams"] // 10))
     attacker.run(options["streams"] - sum(attacker.counts.values()))
     seconds = time.monotonic() - begin

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -30,15 +30,22 @@ class FreedMemory:
     """
 
     def __init__(self) -> None:
-        self._returned = -PAUSE
+        self._is_planned = False
 
-    def give_back(self) -> None:
-        """Return what can be returned, unless that was done a moment ago."""
-        now = time.monotonic()
+    def give_back_soon(self) -> None:
+        """Return what can be returned, a moment from now; call it in an asyncio loop.
+
+        A moment, because the memory of the message that was just refused is still in use.
+        """
+        if not self._is_planned and malloc_trim() is not None:
+            self._is_planned = True
+            asyncio.get_running_loop().call_later(PAUSE, self._give_back)
+
+    def _give_back(self) -> None:
+        self._is_planned = False
         trim = malloc_trim()
-        if trim is not None and now - self._returned >= PAUSE:
-            self._returned = now
-            trim(0)
+        assert trim is not None
+        trim(0)
 
 
 @functools.cache

@@ -80,7 +80,7 @@ class GrpcServer:
             context.set_code(code)
             context.set_details(reason)
             # Not after messages that were taken: the next ones use the same memory again.
-            self._freed.give_back()
+            self._freed.give_back_soon()
         return b""
 
     async def _answer(self, context: Any) -> tuple[Any, str]:
