@@ -187,10 +187,11 @@ def test_refused_message_is_freed_at_once():
             gc.enable()
 
 
-def test_refused_memory_goes_back_now_and_then(monkeypatch):
+def test_refused_memory_goes_back_less_and_less_often(monkeypatch):
     calls = queue.Queue()
     monkeypatch.setattr(_freed_memory, "malloc_trim", lambda: calls.put)
-    monkeypatch.setattr(_freed_memory, "PAUSE", 0.5)
+    monkeypatch.setattr(_freed_memory, "PAUSE", 0.2)
+    monkeypatch.setattr(_freed_memory, "LONGEST_PAUSE", 0.4)
     with Pair() as pair:
         assert pair.send([b"x"]) is None
 
@@ -198,14 +199,13 @@ def test_refused_memory_goes_back_now_and_then(monkeypatch):
             raise eq.peers.RefusedError("no")
 
         pair.at_b.open = refuse
-        for _ in range(5):
+        for _ in range(3):
             assert pair.send([b"x"]) == "refused: no"
-        # The last refused message is included.
-        assert calls.empty()
-        assert calls.get(timeout=5) == 0
-        assert pair.send([b"x"]) == "refused: no"
-        calls.get(timeout=5)
-        assert calls.empty()
+        begun = time.monotonic()
+        assert [calls.get(timeout=5) for _ in range(2)] == [0, 0]
+        assert time.monotonic() - begun > 0.3
+        with pytest.raises(queue.Empty):
+            calls.get(timeout=1)
 
 
 class ReadsAndRefuses(RecordingIncoming):

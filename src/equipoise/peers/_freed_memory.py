@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 PAUSE = 0.25  # seconds between two returns of memory, each of which takes about a millisecond
+LONGEST_PAUSE = 60.0
 
 
 def keep_freed_memory() -> None:
@@ -30,22 +31,33 @@ class FreedMemory:
     """
 
     def __init__(self) -> None:
-        self._is_planned = False
+        self._pause = PAUSE
+        self._planned: asyncio.TimerHandle | None = None
 
     def give_back_soon(self) -> None:
-        """Return what can be returned, a moment from now; call it in an asyncio loop.
+        """Return what can be returned, a moment from now and less and less often for a minute.
 
-        A moment, because the memory of the message that was just refused is still in use.
+        The memory of the message that was just refused is still in use, and that of its connection
+        may be for longer. Call this in an asyncio loop.
         """
-        if not self._is_planned and malloc_trim() is not None:
-            self._is_planned = True
-            asyncio.get_running_loop().call_later(PAUSE, self._give_back)
+        if malloc_trim() is None or (self._planned is not None and self._pause == PAUSE):
+            return
+        if self._planned is not None:
+            self._planned.cancel()
+        self._pause = PAUSE
+        self._plan()
+
+    def _plan(self) -> None:
+        self._planned = asyncio.get_running_loop().call_later(self._pause, self._give_back)
 
     def _give_back(self) -> None:
-        self._is_planned = False
         trim = malloc_trim()
         assert trim is not None
         trim(0)
+        self._planned = None
+        self._pause *= 2
+        if self._pause <= LONGEST_PAUSE:
+            self._plan()
 
 
 @functools.cache
