@@ -199,11 +199,10 @@ def test_refused_memory_goes_back_less_and_less_often(monkeypatch):
             raise eq.peers.RefusedError("no")
 
         pair.at_b.open = refuse
-        for _ in range(3):
-            assert pair.send([b"x"]) == "refused: no"
         begun = time.monotonic()
+        assert pair.send([b"x"]) == "refused: no"
         assert [calls.get(timeout=5) for _ in range(2)] == [0, 0]
-        assert time.monotonic() - begun > 0.3
+        assert time.monotonic() - begun > 0.5
         with pytest.raises(queue.Empty):
             calls.get(timeout=1)
 
