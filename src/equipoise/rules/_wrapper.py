@@ -17,6 +17,7 @@ from equipoise.rules._receiver_blocks import of_clients
 from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.rules.per_client import PerClient
+from equipoise.topology import Guarantee
 from equipoise.types import Aggregated
 
 # Elements of other messages that are made at a time: 16 MiB of float32, which stay in a cache.
@@ -61,6 +62,11 @@ class Wrapper(Rule):
     def contains_own(self) -> bool:  # type: ignore[override]
         """Whether the aggregate of the wrapped rule contains own."""
         return getattr(self.rule, "contains_own", False)
+
+    @property
+    def guarantee(self) -> Guarantee | None:  # type: ignore[override]
+        """That of the wrapped rule."""
+        return getattr(self.rule, "guarantee", None)
 
     @property
     def needs(self) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from equipoise._utils.validation import check_count
 from equipoise.messages import Inbox
 from equipoise.rules._wrapper import Changed, Wrapper, check_wrapped
 from equipoise.rules.aggregator import Aggregator
+from equipoise.topology import NotChecked
 
 # Below 2**31, so that products of two of them fit an int64: see `_shuffled`.
 PRIME = 2147483647
@@ -51,6 +52,8 @@ class Bucketing(Wrapper):
     >>> out.model, out.weights
     (tensor([1.5000]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
     """
+
+    guarantee: ClassVar[NotChecked] = NotChecked("judge the wrapped rule on k / s messages")
 
     rule: Aggregator
     s: int = 2

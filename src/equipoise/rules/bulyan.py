@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import Rule, as_tolerated
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -45,6 +46,7 @@ class Bulyan(Rule):
     tensor([0.2000])
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(4, 3)
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 
     tolerated: int | None = None

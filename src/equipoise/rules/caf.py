@@ -13,6 +13,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.topology import Neighbors
 
 # A weight that falls below this share of itself is rounding: its message has the largest tau, or
 # the same one as another message.
@@ -53,6 +54,7 @@ class CAF(WeightedRule):
     (tensor([1.0067]), tensor([0.3299, 0.3334, 0.3367, 0.0000]))
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 

@@ -14,6 +14,7 @@ from equipoise.kernels import CenteredProducts
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_diagnostic
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -55,6 +56,7 @@ class GeometricMedian(Rule):
     tensor([0.5000, 0.5000])
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     isotropic: ClassVar[bool] = False  # the coordinate-wise median depends on the basis
     weighted: bool = False
     cap: float = 2.0

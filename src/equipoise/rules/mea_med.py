@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import Rule, as_tolerated
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -39,6 +40,7 @@ class MeaMed(Rule):
     tensor([2., 5.])
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     coordinatewise: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 

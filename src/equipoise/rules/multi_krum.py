@@ -12,6 +12,7 @@ from equipoise._utils.validation import check_count
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated, uniform
+from equipoise.topology import Neighbors
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class MultiKrum(WeightedRule):
     (tensor([0.0500]), tensor([0.5000, 0.5000, 0.0000, 0.0000, 0.0000]))
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 3)
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 

@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules._subset_search import least_spread
 from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.topology import Neighbors
 
 MOST_SUBSETS = 5_000
 
@@ -48,6 +49,7 @@ class SMEA(WeightedRule):
     (tensor([0.0333, 0.0667]), tensor([0.3333, 0.3333, 0.3333, 0.0000]))
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 
