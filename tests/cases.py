@@ -38,18 +38,14 @@ RULES: dict[str, Any] = {
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
     "scclip-norm": eq.SCClip(mode="norm"),
     "multi-krum": eq.MultiKrum(),
-    "multi-krum-2": eq.MultiKrum(selected=2),
     "bulyan": eq.Bulyan(),
     "mea-med": eq.MeaMed(),
     "geometric-median": eq.GeometricMedian(),
-    "centered-clip": eq.CenteredClip(start="own"),
     "centered-clip-0.25": eq.CenteredClip(tau=0.25, steps=5, start="own"),
     "caf": eq.CAF(),
     "nnm-trimmed-mean": eq.NNM(eq.TrimmedMean()),
     "bucketing": eq.Bucketing(eq.FedAvg(), s=2),
     "arc": eq.ARC(eq.FedAvg()),
-    "nnm": eq.NNM(eq.FedAvg()),
-    "static-clip-median": eq.StaticClip(eq.Median(), radius=1.0),
 }
 
 

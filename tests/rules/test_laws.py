@@ -28,9 +28,14 @@ a_few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
-# Only small problems can be searched. Mixed messages tie where messages do, but for rounding, and
-# buckets depend on the ids of clients: other tests than the laws do not hold for these.
+# The laws are enough for variants of rules. Only small problems can be searched. Mixed messages tie
+# where messages do, but for rounding, and buckets depend on the ids of clients: other tests than
+# the laws do not hold for these.
 OTHERS = {
+    "multi-krum-2": eq.MultiKrum(selected=2),
+    "centered-clip": eq.CenteredClip(start="own"),
+    "nnm": eq.NNM(eq.FedAvg()),
+    "static-clip-median": eq.StaticClip(eq.Median(), radius=1.0),
     "mda": eq.MDA(),
     "smea": eq.SMEA(),
     "nnm-krum": eq.NNM(eq.Krum()),
