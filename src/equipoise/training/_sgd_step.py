@@ -12,7 +12,7 @@ from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
 from equipoise.training._ensemble import Backend, BatchLoss, Stacked, run_each
 from equipoise.training._examples import Batch
-from equipoise.training._linear_networks import LinearNetwork
+from equipoise.training._layer_chains import LayerChain
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class SGDStep:
     """
 
     architecture: Stacked
-    network: LinearNetwork | None
+    chain: LayerChain | None
     memory: RecycledMemory
     loss: BatchLoss
     lr: float
@@ -50,32 +50,41 @@ class SGDStep:
             threads = backend != "loop" and self.architecture.device.type == "cpu"
             run_each(train, len(batches), threads=threads)
 
+    @torch.no_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
-        pairs = zip(self.before, self.after, strict=True)
-        blocks = [self._begin(before, after, batch.rows) for before, after in pairs]
-        models = blocks[0]
-        velocity = blocks[1] if self.momentum else None
-        # Detached views are leaves, so they can require gradients. Updating them updates `models`.
-        parts = [part.detach() for part in self.architecture.parts(models)]
-        if self.network is not None:
-            velocities = None if velocity is None else self.architecture.parts(velocity)
-            self.network.descend(
-                parts, batch.x, batch.y, self.loss, self.lr, velocities, self.momentum
-            )
+        before = [tensor[batch.rows] for tensor in self.before]
+        after = [self._output(tensor, batch.rows) for tensor in self.after]
+        if self.chain is None:
+            self._train_by_autograd(before, after, batch)
+        elif not self.momentum:
+            models = after[0].copy_(before[0])
+            parts = self.architecture.parts(models)
+            self.chain.add_gradients(parts, -self.lr, parts, batch.x, batch.y, self.loss)
         else:
-            trained = [parts[i] for i in self.architecture.trained]
-            self._update(trained, self._gradients(parts, trained, batch), velocity)
+            # v <- mu v + gradient, w <- w - lr v
+            velocity = torch.mul(before[1], self.momentum, out=after[1])
+            to, at = (self.architecture.parts(stacked) for stacked in (velocity, before[0]))
+            self.chain.add_gradients(to, 1.0, at, batch.x, batch.y, self.loss)
+            torch.add(before[0], velocity, alpha=-self.lr, out=after[0])
         if not isinstance(batch.rows, slice):
-            for after, block in zip(self.after, blocks, strict=True):
-                after.index_copy_(0, batch.rows, block)
+            for tensor, block in zip(self.after, after, strict=True):
+                tensor.index_copy_(0, batch.rows, block)
 
-    def _begin(self, before: Tensor, after: Tensor, rows: Tensor | slice) -> Tensor:
-        """Rows of ``before``, to be updated in place: a view of ``after`` if they are a slice."""
+    def _output(self, after: Tensor, rows: Tensor | slice) -> Tensor:
+        """Memory for rows of ``after``: the rows themselves if they are a slice."""
         if isinstance(rows, slice):
-            return after[rows] if before is after else after[rows].copy_(before[rows])
-        block = self.memory.take(before, len(rows), before.shape[1])
-        return torch.index_select(before, 0, rows, out=block)
+            return after[rows]
+        return self.memory.take(after, len(rows), after.shape[1])
+
+    def _train_by_autograd(self, before: list[Tensor], after: list[Tensor], batch: Batch) -> None:
+        for old, new in zip(before, after, strict=True):
+            new.copy_(old)
+        # Detached views are leaves, so they can require gradients. Updating them updates `after`.
+        parts = [part.detach() for part in self.architecture.parts(after[0])]
+        trained = [parts[i] for i in self.architecture.trained]
+        gradients = self._gradients(parts, trained, batch)
+        self._update(trained, gradients, after[1] if self.momentum else None)
 
     @torch.enable_grad()
     def _gradients(

@@ -1,4 +1,4 @@
-"""Steps of linear networks equal those of autograd."""
+"""Steps of chains of layers equal those of autograd."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Stacked
-from equipoise.training._linear_networks import LinearNetwork
+from equipoise.training._examples import Batch
+from equipoise.training._layer_chains import LayerChain
+from equipoise.training._sgd_step import SGDStep
 
 X = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(4, (3, 5), generator=torch.Generator().manual_seed(1))
@@ -41,18 +44,26 @@ def descended(
 ) -> tuple[Tensor, Tensor]:
     """Models and velocities after a step at rate 0.1 from velocities of ones."""
     architecture, models = stacked(make())
-    network = LinearNetwork.of(architecture, x[0])
-    assert network is not None
-    velocity = torch.ones_like(models)
-    velocities = architecture.parts(velocity) if momentum else None
-    network.descend(architecture.parts(models), x, y, loss, 0.1, velocities, momentum)
-    return models, velocity
+    chain = LayerChain.of(architecture, x[0])
+    assert chain is not None
+    step = SGDStep(
+        architecture,
+        chain,
+        RecycledMemory(),
+        loss,
+        lr=0.1,
+        momentum=momentum,
+        before=[models, torch.ones_like(models)],
+        after=[models.clone(), torch.ones_like(models)],
+    )
+    step.train_together(Batch(slice(0, len(x)), x, y))
+    return step.after[0], step.after[1]
 
 
 @pytest.fixture(params=[1 << 14, 1], ids=["together", "one by one"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products for all clients at once, and for one client after the other."""
-    monkeypatch.setattr("equipoise.training._linear_networks.LARGE", request.param)
+    monkeypatch.setattr("equipoise.training._layer_chains.LARGE", request.param)
 
 
 @pytest.mark.usefixtures("large")
@@ -128,4 +139,4 @@ OTHERS = {
 
 @pytest.mark.parametrize(("make", "x"), OTHERS.values(), ids=OTHERS.keys())
 def test_other_models_use_autograd(make: Any, x: Tensor) -> None:
-    assert LinearNetwork.of(Stacked(make()), x) is None
+    assert LayerChain.of(Stacked(make()), x) is None
