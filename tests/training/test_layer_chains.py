@@ -60,13 +60,8 @@ def descended(
     return step.after[0], step.after[1]
 
 
-@pytest.fixture(params=[1 << 14, 1], ids=["together", "one by one"])
-def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products for all clients at once, and for one client after the other."""
-    monkeypatch.setattr("equipoise.training._layer_chains.LARGE", request.param)
 
 
-@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -10,30 +10,28 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from equipoise.training._descent import Descent
 from equipoise.training._ensemble import ELEMENTWISE, BatchLoss, Stacked, is_exactly
 from equipoise.training._fused import FusedSequential, can_fuse_layers
 
-# A function of the gradient of a layer's outputs. It adds the gradients of the layer's parameters
-# to their targets, and returns the gradient of the inputs if that is wanted.
-Backward = Callable[[Tensor, bool], Tensor | None]
+# backward(delta, descent, place) takes the gradient of a layer's outputs and updates the layer's
+# parameters, which begin at that place. It returns the gradient of the inputs, or None for the
+# first layer with parameters.
+Backward = Callable[[Tensor, Descent, int], Tensor | None]
 
-# layer(inputs, parameters, targets, rate) returns the outputs for c clients and the way back.
-# Images are (c, b, channels, h, w). Vectors are columns, (c, features, b): then the gradient of a
-# weight, delta @ inputs^T, is a product of matrices that are not transposed, which is five times as
-# fast.
-Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor], float], tuple[Tensor, Backward]]
-
-# Numbers in a weight from which on the time to call a product for each client does not matter.
-LARGE = 1 << 14
+# layer(inputs, parameters) returns the outputs for c clients, and the way back. Images are (c, b,
+# channels, h, w). Vectors are columns, (c, features, b): then the gradient of a weight, delta @
+# inputs^T, is a product of matrices that are not transposed.
+Layer = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Backward]]
 
 
 @dataclass(frozen=True, eq=False)
 class LayerChain:
     """Linear layers, element-wise functions, and convolutions that are fused in C.
 
-    Each layer adds its gradient to its weights. Autograd computes the same gradients, but records
-    every step first, which takes longer than the products of small models, and returns gradients in
-    new memory, as large as the models.
+    Each layer updates its own weights. Autograd computes the same gradients, but records every step
+    first, which takes longer than the products of small models, and returns gradients in new
+    memory, as large as the models.
     """
 
     layers: tuple[Layer, ...]
@@ -74,67 +72,48 @@ class LayerChain:
         return _convolve in self.layers
 
     def outputs(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The outputs ``(c, b, features)`` of c clients with parameters ``(c, *shape)``."""
-        values = x
-        for layer, places in zip(self.layers, self.places, strict=True):
-            values, _ = layer(values, parameters[places], (), 0.0)
-        return values.detach().mT
+        """The outputs ``(c, b, features)`` for parameters ``(c, *shape)`` and ``x (c, b, ...)``."""
+        return self._forward(parameters, x)[0].detach()
 
     @torch.no_grad()
-    def add_gradients(
-        self,
-        targets: Sequence[Tensor],
-        rate: float,
-        parameters: Sequence[Tensor],
-        x: Tensor,
-        y: Tensor,
-        loss: BatchLoss,
-    ) -> None:
-        """Add ``rate`` times the gradients by the parameters to the targets.
-
-        All are ``(c, *shape)`` for c clients, whose batches are ``x`` and ``y``, ``(c, b, ...)``.
-        The targets may be the parameters themselves.
-        """
-        values = x
-        ways_back = []
-        for layer, places in zip(self.layers, self.places, strict=True):
-            values, backward = layer(values, parameters[places], targets[places], rate)
-            ways_back.append(backward)
-        delta: Tensor | None = loss.gradients_of_each(values.mT, y).mT
-        for places, backward in zip(reversed(self.places), reversed(ways_back), strict=True):
+    def descend(self, descent: Descent, x: Tensor, y: Tensor, loss: BatchLoss) -> None:
+        """Update the parameters of c clients on their batches x and y, ``(c, b, ...)``."""
+        outputs, ways_back = self._forward(descent.parameters, x)
+        delta: Tensor | None = loss.gradients_of_each(outputs, y).mT
+        for backward, places in zip(reversed(ways_back), reversed(self.places), strict=True):
             assert delta is not None
-            delta = backward(delta, places.start > 0)
+            delta = backward(delta, descent, places.start)
             if delta is None:
                 break  # no layer before this one has parameters
 
+    def _forward(self, parameters: Sequence[Tensor], x: Tensor) -> tuple[Tensor, list[Backward]]:
+        values = x
+        ways_back = []
+        for layer, places in zip(self.layers, self.places, strict=True):
+            values, backward = layer(values, parameters[places])
+            ways_back.append(backward)
+        return values.mT, ways_back
 
-def _linear(
-    inputs: Tensor, parameters: Sequence[Tensor], targets: Sequence[Tensor], rate: float
-) -> tuple[Tensor, Backward]:
+
+def _linear(inputs: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Backward]:
     weight, *bias = parameters
     if bias:
         outputs = torch.baddbmm(bias[0][..., None], weight, inputs)
     else:
         outputs = torch.bmm(weight, inputs)
 
-    def backward(delta: Tensor, to_inputs: bool) -> Tensor | None:
-        # First, because the weight may be the target.
-        found = torch.bmm(weight.mT, delta) if to_inputs else None
-        if weight[0].numel() >= LARGE:
-            # torch adds one client's product after the other, and needs no memory for them.
-            targets[0].baddbmm_(delta, inputs.mT, alpha=rate)
-        else:
-            targets[0].add_(torch.bmm(delta, inputs.mT), alpha=rate)
+    def backward(delta: Tensor, descent: Descent, place: int) -> Tensor | None:
+        # First, because the step may overwrite the weight.
+        found = torch.bmm(weight.mT, delta) if place else None
+        descent.step_product(place, delta, inputs.mT)
         if bias:
-            targets[1].add_(delta.sum(2), alpha=rate)
+            descent.step(place + 1, delta.sum(2))
         return found
 
     return outputs, backward
 
 
-def _convolve(
-    inputs: Tensor, parameters: Sequence[Tensor], targets: Sequence[Tensor], rate: float
-) -> tuple[Tensor, Backward]:
+def _convolve(inputs: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Backward]:
     """A convolution, its pooling and ReLU."""
     # Imported here, so that the library is loaded only if a model can use it.
     from equipoise.training._fused import _convolution
@@ -143,19 +122,19 @@ def _convolve(
     images = inputs.movedim(2, -1)
     outputs, largest = _convolution.forward(images, weights, biases)
 
-    def backward(delta: Tensor, to_inputs: bool) -> Tensor | None:
-        found, *gradients = _convolution.backward(
-            images, weights, largest, delta.movedim(2, -1), to_images=to_inputs
+    def backward(delta: Tensor, descent: Descent, place: int) -> Tensor | None:
+        found, to_weights, to_biases = _convolution.backward(
+            images, weights, largest, delta.movedim(2, -1), to_images=place > 0
         )
-        for target, gradient in zip(targets, gradients, strict=True):
-            target.add_(gradient, alpha=rate)
+        descent.step(place, to_weights)
+        descent.step(place + 1, to_biases)
         return None if found is None else found.movedim(-1, 2)
 
     return outputs.movedim(-1, 2), backward
 
 
 def _flatten(inputs: Tensor, *_: object) -> tuple[Tensor, Backward]:
-    return inputs.flatten(2).mT, lambda delta, _: delta.mT.reshape(inputs.shape)
+    return inputs.flatten(2).mT, lambda delta, *_: delta.mT.reshape(inputs.shape)
 
 
 def _apply(function: nn.Module, inputs: Tensor, *_: object) -> tuple[Tensor, Backward]:
@@ -165,7 +144,7 @@ def _apply(function: nn.Module, inputs: Tensor, *_: object) -> tuple[Tensor, Bac
         # Autograd does not let a leaf be overwritten.
         in_place = getattr(function, "inplace", False)
         outputs = function(inputs.clone() if in_place else inputs)
-    return outputs, lambda delta, _: torch.autograd.grad(outputs, inputs, delta)[0]
+    return outputs, lambda delta, *_: torch.autograd.grad(outputs, inputs, delta)[0]
 
 
 def _is_served(x: Tensor) -> bool:

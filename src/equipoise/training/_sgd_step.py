@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
+from equipoise.training._descent import Descent
 from equipoise.training._ensemble import Backend, BatchLoss, Stacked, run_each
 from equipoise.training._examples import Batch
 from equipoise.training._layer_chains import LayerChain
@@ -53,38 +54,28 @@ class SGDStep:
     @torch.no_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
-        before = [tensor[batch.rows] for tensor in self.before]
-        after = [self._output(tensor, batch.rows) for tensor in self.after]
-        if self.chain is None:
-            self._train_by_autograd(before, after, batch)
-        elif not self.momentum:
-            models = after[0].copy_(before[0])
-            parts = self.architecture.parts(models)
-            self.chain.add_gradients(parts, -self.lr, parts, batch.x, batch.y, self.loss)
+        pairs = zip(self.before, self.after, strict=True)
+        blocks = [self._begin(before, after, batch.rows) for before, after in pairs]
+        if self.chain is not None:
+            self.chain.descend(self._descent(blocks), batch.x, batch.y, self.loss)
         else:
-            # v <- mu v + gradient, w <- w - lr v
-            velocity = torch.mul(before[1], self.momentum, out=after[1])
-            to, at = (self.architecture.parts(stacked) for stacked in (velocity, before[0]))
-            self.chain.add_gradients(to, 1.0, at, batch.x, batch.y, self.loss)
-            torch.add(before[0], velocity, alpha=-self.lr, out=after[0])
+            # Detached views are leaves, so they can require gradients.
+            parts = [part.detach() for part in self.architecture.parts(blocks[0])]
+            trained = [parts[i] for i in self.architecture.trained]
+            self._update(blocks, self._gradients(parts, trained, batch))
         if not isinstance(batch.rows, slice):
-            for tensor, block in zip(self.after, after, strict=True):
-                tensor.index_copy_(0, batch.rows, block)
+            for after, block in zip(self.after, blocks, strict=True):
+                after.index_copy_(0, batch.rows, block)
 
-    def _output(self, after: Tensor, rows: Tensor | slice) -> Tensor:
-        """Memory for rows of ``after``: the rows themselves if they are a slice."""
+    def _begin(self, before: Tensor, after: Tensor, rows: Tensor | slice) -> Tensor:
+        """Rows of ``before``, to be updated in place: a view of ``after`` if they are a slice."""
         if isinstance(rows, slice):
-            return after[rows]
-        return self.memory.take(after, len(rows), after.shape[1])
+            return after[rows] if before is after else after[rows].copy_(before[rows])
+        block = self.memory.take(before, len(rows), before.shape[1])
+        return torch.index_select(before, 0, rows, out=block)
 
-    def _train_by_autograd(self, before: list[Tensor], after: list[Tensor], batch: Batch) -> None:
-        for old, new in zip(before, after, strict=True):
-            new.copy_(old)
-        # Detached views are leaves, so they can require gradients. Updating them updates `after`.
-        parts = [part.detach() for part in self.architecture.parts(after[0])]
-        trained = [parts[i] for i in self.architecture.trained]
-        gradients = self._gradients(parts, trained, batch)
-        self._update(trained, gradients, after[1] if self.momentum else None)
+    def _descent(self, stacked: Sequence[Tensor]) -> Descent:
+        return Descent(self.architecture, stacked, lr=self.lr, momentum=self.momentum)
 
     @torch.enable_grad()
     def _gradients(
@@ -103,31 +94,21 @@ class SGDStep:
         if seed is not None:
             torch.manual_seed(seed)
         row = batch.row
-        velocity = self.after[1][row].copy_(self.before[1][row]) if self.momentum else None
+        after = [tensor[row] for tensor in self.after]
+        for old, new in zip(self.before, after, strict=True):
+            new.copy_(old[row])
         with self.architecture.replica() as replica:
-            replica.vector.copy_(self.before[0][row])
+            replica.vector.copy_(after[0])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
-            self._update(replica.trained, gradients, velocity)
-            self.after[0][row] = replica.vector
+            # The module may have changed its buffers.
+            after[0].copy_(replica.vector)
+        self._update(after, gradients)
 
     @torch.no_grad()
-    def _update(
-        self,
-        trained: Sequence[Tensor],
-        gradients: Sequence[Tensor | None],
-        velocity: Tensor | None,
-    ) -> None:
-        velocities = None if velocity is None else self.architecture.parts(velocity)
-        for i, parameter, gradient in zip(
-            self.architecture.trained, trained, gradients, strict=True
-        ):
+    def _update(self, after: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        descent = self._descent(after)
+        for place, gradient in zip(self.architecture.trained, gradients, strict=True):
             # The loss does not depend on such a parameter: it stays, as in torch.optim.
-            if gradient is None:
-                continue
-            change = gradient
-            if velocities is not None:
-                # v <- mu v + gradient, without dampening. Velocities start at 0: the first is the
-                # gradient.
-                change = velocities[i].mul_(self.momentum).add_(gradient)
-            parameter.add_(change, alpha=-self.lr)
+            if gradient is not None:
+                descent.step(place, gradient)
