@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from equipoise._utils.recycled_memory import RecycledMemory
+from equipoise.kernels import native
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Stacked
 from equipoise.training._examples import Batch
@@ -60,8 +61,6 @@ def descended(
     return step.after[0], step.after[1]
 
 
-
-
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -84,6 +83,41 @@ def test_images_are_flattened() -> None:
     images = X.view(3, 5, 1, 2, 3)
     flattened = descended(NETWORKS["flattened"], images, Y, loss)[0]
     assert torch.equal(flattened, descended(NETWORKS["flattened"], X, Y, loss)[0])
+
+
+IMAGES = torch.rand(3, 5, 1, 11, 12, generator=torch.Generator().manual_seed(3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(60, 4)
+    )
+
+
+def deep() -> nn.Module:
+    """Two convolutions, and functions before and between them."""
+    return nn.Sequential(
+        nn.Tanh(),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU()),
+        nn.SiLU(),
+        *(nn.Conv2d(3, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2, 4)),
+    )
+
+
+@pytest.mark.skipif(not native.available(), reason="convolutions are fused in C only")
+@pytest.mark.parametrize("make", [convolutional, deep])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_convolutions_equal_autograd(make: Any, momentum: float) -> None:
+    loss = BatchLoss(cross_entropy, "mean")
+    torch.manual_seed(0)
+    models, _ = descended(make, IMAGES, Y, loss, momentum)
+    architecture, before = stacked(make())
+    for row, x, y, after in zip(before, IMAGES, Y, models, strict=True):
+        with architecture.replica() as replica:
+            replica.vector.copy_(row)
+            gradients = torch.autograd.grad(loss(replica.module(x), y), replica.trained)
+        gradient = torch.cat([part.flatten() for part in gradients])
+        torch.testing.assert_close(after, row - 0.1 * (momentum + gradient))
 
 
 def test_regression() -> None:

@@ -71,15 +71,18 @@ class LocalSGD:
     a rule, not by measuring, so that two runs are the same:
 
     - a model or a loss that draws random numbers, as dropout does: loop;
+    - layers whose gradients are known here, one after the other: batched. They are linear layers,
+      element-wise functions, and, with native kernels, the convolutions of `equipoise.models.cnn`;
     - all parameters in linear layers, or a device other than a CPU: batched, if
       ``torch.func.vmap`` supports the model;
     - anything else: threads.
 
-    Batched, 1,000 logistic regressions take a tenth of the time or less; the paper's network takes
-    four times as long. On cores with other load, ``"loop"`` can take ten times as long,
-    ``"threads"`` twice. `measure` times the backends for your own model: networks for very small
-    images can be faster batched. On a CPU, convolutions get images with their channels last in
-    memory, which saves a third of the time, unless the model does not support that.
+    Batched, 1,000 logistic regressions take a tenth of the time or less, and the paper's network
+    takes 0.9 of it; other networks with convolutions take several times as long. On cores with
+    other load, ``"loop"`` can take ten times as long, ``"threads"`` twice. `measure` times the
+    backends for your own model: networks for very small images can be faster batched. On a CPU,
+    convolutions get images with their channels last in memory, which saves a third of the time,
+    unless the model does not support that.
 
     Args:
         model: the architecture, in training or evaluation mode as it is given; its parameters are
