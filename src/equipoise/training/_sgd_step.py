@@ -95,10 +95,10 @@ class SGDStep:
             torch.manual_seed(seed)
         row = batch.row
         after = [tensor[row] for tensor in self.after]
-        for old, new in zip(self.before, after, strict=True):
-            new.copy_(old[row])
+        for velocities, velocity in zip(self.before[1:], after[1:], strict=True):
+            velocity.copy_(velocities[row])
         with self.architecture.replica() as replica:
-            replica.vector.copy_(after[0])
+            replica.vector.copy_(self.before[0][row])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
             # The module may have changed its buffers.
