@@ -44,7 +44,7 @@ class Descent:
         from equipoise.training._fused import _gradient_step
 
         stacked = self._stacked[place]
-        if _gradient_step.serves(left, *stacked):
+        if _gradient_step.serves(left, right, stacked):
             _gradient_step.step_product(left, right, stacked, lr=self._lr, momentum=self._momentum)
         else:
             self.step(place, torch.bmm(left, right))

@@ -50,7 +50,7 @@ def test_step_equals_torch(
         change += MOMENTUM * velocity.double()
     expected = weights.double() - LR * change
     stacked = [weights, velocity] if momentum else [weights]
-    assert serves(left, *stacked)
+    assert serves(left, right, stacked)
     step_product(left, right, stacked, lr=LR, momentum=MOMENTUM)
     scale = 1 + float(expected.abs().max()) + float(change.abs().max())
     tolerance = {"rtol": 0, "atol": DTYPES[dtype] * scale}
@@ -75,12 +75,13 @@ def test_clients_do_not_mix() -> None:
 def test_scattered_weights() -> None:
     """Rows that are not in one piece of memory are left to torch."""
     left = randn(2, 3, 2, seed=0)
-    assert not serves(left, randn(3, 4, 2, seed=1).movedim(-1, 0))
+    right = randn(2, 2, 4, seed=1)
+    assert not serves(left, right, [randn(3, 4, 2, seed=2).movedim(-1, 0)])
 
 
 def test_other_types() -> None:
     halves = torch.zeros(1, 2, 2, dtype=torch.float16)
-    assert not serves(halves, halves)
+    assert not serves(halves, halves, [halves])
 
 
 @pytest.mark.parametrize("place", range(4))

@@ -11,10 +11,10 @@ from equipoise.kernels import native
 from equipoise.training._fused import _convolution
 
 
-def serves(left: Tensor, *stacked: Tensor) -> bool:
-    """Whether the C library takes tensors like these: weights or velocities of c clients."""
-    fits = _convolution.fits_kernel(left, left.dtype)
-    return fits and all(tensor[0].is_contiguous() for tensor in stacked)
+def serves(left: Tensor, right: Tensor, stacked: Sequence[Tensor]) -> bool:
+    """Whether `step_product` supports these tensors."""
+    fits = (_convolution.fits_kernel(tensor, left.dtype) for tensor in (left, right, *stacked))
+    return all(fits) and all(tensor[0].is_contiguous() for tensor in stacked)
 
 
 def step_product(
