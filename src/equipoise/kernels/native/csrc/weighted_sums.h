@@ -73,12 +73,15 @@ TARGET static ALWAYS_INLINE VECTOR NAME(add_edges)(const SCALAR *strip, const SC
                                                    int stream, VECTOR odd) {
     VECTOR sum[MAX_SUM_VECTORS], total[MAX_SUM_VECTORS];
     int64_t e = 0, stop = run ? run : count;
+    /* Addresses are loaded a row ahead: the loads of a row would wait for them. */
+    const SCALAR *next = count ? ROW(edges[0]) + k : NULL;
     for (int s = 0; s < vectors; s++) total[s] = BROADCAST(0);
     for (;; stop = stop + run < count ? stop + run : count) {
         for (int s = 0; s < vectors; s++) sum[s] = BROADCAST(0);
         for (; e < stop; e++) {
-            const SCALAR *row = ROW(edges[e]) + k;
+            const SCALAR *row = next;
             VECTOR weight = BROADCAST(weights[e]);
+            if (e + 1 < count) next = ROW(edges[e + 1]) + k;
             for (int s = 0; s < vectors; s++)
                 sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
         }
@@ -136,7 +139,7 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
     VECTOR odd = BROADCAST(0);
     if (!panel.memory) return NO_MEMORY;
     for (int64_t c = from; c < to; c += panel.wide) {
-        int in_place = NAME(in_place)(&panel, c, to, at);
+        int in_place = filled == count && NAME(in_place)(&panel, c, to, lists > 1, at);
         SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
         for (int64_t i = 0; i < lists; i++) {
             const int64_t *some = edges + starts[i];
