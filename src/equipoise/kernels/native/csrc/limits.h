@@ -45,8 +45,8 @@
 #define RIGHT_TILES 4
 /* Rows that one row is compared with at a time, in a sparse graph. */
 #define MAX_PARTNERS 8
-/* Vectors of a sum that do not wait for each other. */
-#define MAX_SUM_VECTORS 16
+/* Vectors in a strip of sums that exceeds the first-level cache. */
+#define WIDE_VECTORS 8
 /* The largest DENSE_RECEIVERS of all instruction sets. */
 #define MIN_DENSE_RECEIVERS 6
 
