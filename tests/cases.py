@@ -33,7 +33,34 @@ RULES: dict[str, Any] = {
     "scclip-median": eq.SCClip(tau="median"),
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
     "scclip-norm": eq.SCClip(mode="norm"),
+    "scclip-weighted": eq.SCClip(tau=0.5, weighted=True),
+    "gossip": eq.Gossip(),
+    "clipped-gossip": eq.ClippedGossip(),
+    "cs-plus": eq.CSPlus(),
+    "gts": eq.GTS(),
+    "rtc": eq.RTC(),
+    "nna": eq.NNA(),
+    "ios": eq.IOS(),
+    "faba": eq.FABA(),
+    "bridge-t": eq.Bridge(),
+    "bridge-m": eq.Bridge("M"),
+    "bridge-k": eq.Bridge("K"),
 }
+
+CONTAIN_OWN = (
+    "scclip-weighted",
+    "gossip",
+    "clipped-gossip",
+    "cs-plus",
+    "gts",
+    "rtc",
+    "nna",
+    "ios",
+    "faba",
+    "bridge-t",
+    "bridge-m",
+    "bridge-k",
+)
 
 
 LEARNS: dict[str, Any] = {

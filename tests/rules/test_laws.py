@@ -18,7 +18,7 @@ from equipoise.testing import _laws as laws
 from equipoise.testing._check_rule import AsSingleExchange
 from tests import rule_laws
 from tests import rule_specific_laws as some_rules
-from tests.cases import LEARNS, RULES
+from tests.cases import CONTAIN_OWN, LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs
 
 # Laws hold for any `tolerated`, and random rounds exceed all guarantees.
@@ -30,7 +30,9 @@ many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 TALKATIVE = {name: AsSingleExchange(rule) for name, rule in LEARNS.items()}
 WEIGHTED = {
-    name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)
+    name: rule
+    for name, rule in RULES.items()
+    if not isinstance(rule, eq.TrimmedMean | eq.Median | eq.Bridge)
 }
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
@@ -38,6 +40,7 @@ CENTRED = {
     name: rule
     for name, rule in RULES.items()
     if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
+    or (name in CONTAIN_OWN and name != "scclip-weighted")
 } | {
     name: rule
     for name, rule in RULES.items()
@@ -254,7 +257,7 @@ def test_rotation(rule: Any, case: RuleRound, seed: int) -> None:
 
 def test_which_are_isotropic() -> None:
     others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
-    assert others == {"TrimmedMean", "Median", "UBAR"}
+    assert others == {"TrimmedMean", "Median", "UBAR", "Bridge"}
 
 
 @each(CLIPPING)

@@ -25,6 +25,7 @@ from equipoise.kernels._distances import (
 )
 from equipoise.kernels._distances_dense import central_rows
 from equipoise.kernels._edge_index import Group
+from equipoise.kernels._farthest import without_farthest
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
@@ -74,4 +75,5 @@ __all__ = [
     "value_at_rank",
     "weighted_sums",
     "within",
+    "without_farthest",
 ]

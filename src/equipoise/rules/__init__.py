@@ -10,26 +10,45 @@ from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
+from equipoise.rules.bridge import Bridge
+from equipoise.rules.clipped_gossip import ClippedGossip
+from equipoise.rules.cs_plus import CSPlus
+from equipoise.rules.default_alpha import default_alpha
+from equipoise.rules.faba import FABA
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
+from equipoise.rules.gossip import Gossip
+from equipoise.rules.gts import GTS
+from equipoise.rules.ios import IOS
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
 from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
+from equipoise.rules.nna import NNA
 from equipoise.rules.per_client import PerClient
+from equipoise.rules.rtc import RTC
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
 
 __all__ = [
+    "FABA",
+    "GTS",
+    "IOS",
     "LEARN",
+    "NNA",
+    "RTC",
     "UBAR",
     "Aggregator",
     "Balance",
     "BalanceMedian",
+    "Bridge",
+    "CSPlus",
+    "ClippedGossip",
     "FLTrust",
     "FedAvg",
+    "Gossip",
     "GuaranteeWarning",
     "Krum",
     "Median",
@@ -44,6 +63,7 @@ __all__ = [
     "as_shares",
     "as_tolerated",
     "at_most_one_warning",
+    "default_alpha",
     "mix",
     "mix_and_check",
     "own_share",

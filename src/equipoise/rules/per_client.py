@@ -75,6 +75,11 @@ class PerClient(Rule):
             return None
         return tuple(dict.fromkeys(name for names in declared for name in names or ()))
 
+    @property
+    def contains_own(self) -> bool:
+        """Whether all of the rules contain own; see `equipoise.default_alpha` for a mixture."""
+        return all(getattr(rule, "contains_own", False) for rule in self.rules)
+
     def check_clients(self, n: int) -> None:
         """Raise unless there is a rule for each of n clients."""
         if len(self.rules) != n:
@@ -129,6 +134,6 @@ def _of_clients(name: str, value: Any, clients: Tensor) -> Any:
     if name == "loss_of" and value is not None:
         return lambda models, receivers: value(models, clients[receivers])
     # Samples are looked up by the sender's id, so they stay whole.
-    if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():
+    if name in ("tolerated", "update", "gossip") and isinstance(value, Tensor) and value.dim():
         return value[clients]
     return value
