@@ -21,10 +21,13 @@ from equipoise._utils.validation import (
 )
 from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
 from equipoise.topology import _edge_formats, generators
+from equipoise.topology._named_graphs import NamedGraphs
+from equipoise.topology._random_graphs import RandomGraphs
+from equipoise.topology.gossip_weights import GossipKind, gossip_weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Topology:
+class Topology(NamedGraphs, RandomGraphs):
     """A graph of n clients: client i receives messages from the clients ``senders[i]``.
 
     ``senders (n, k)`` is int64, ascending for each receiver, and -1 in unused slots; ``k`` is the
@@ -79,15 +82,6 @@ class Topology:
     # Constructors
 
     @classmethod
-    def ring(cls, n: int) -> Topology:
-        """Each client is connected to the previous and the next one.
-
-        >>> eq.Topology.ring(5).neighbors(0)
-        tensor([1, 4])
-        """
-        return cls.from_edges(n, generators.ring(n))
-
-    @classmethod
     def complete(cls, n: int) -> Topology:
         """Each client is connected to all others.
 
@@ -97,91 +91,6 @@ class Topology:
                 [0, 1]])
         """
         return cls(generators.complete_senders(n))
-
-    @classmethod
-    def regular(
-        cls,
-        n: int,
-        degree: int,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph in which each client has ``degree`` neighbors.
-
-        >>> eq.Topology.regular(20, 10, seed=0, malicious=range(4)).degrees.unique()
-        tensor([10])
-        """
-        drawn = generators.regular(n, degree, seed=seed, malicious=malicious, connected=connected)
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def erdos_renyi(
-        cls,
-        n: int,
-        p: float,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph in which each pair of clients is connected with probability ``p``.
-
-        >>> eq.Topology.erdos_renyi(20, 0.5, seed=0).is_connected()
-        True
-        """
-        drawn = generators.erdos_renyi(n, p, seed=seed, malicious=malicious, connected=connected)
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def small_world(
-        cls,
-        n: int,
-        degree: int,
-        rewire: float,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A ring of the ``degree`` nearest clients, each edge rewired with probability ``rewire``.
-
-        The construction of Watts and Strogatz (1998).
-
-        >>> eq.Topology.small_world(20, 10, rewire=0.3, seed=0).degrees.sum()
-        tensor(200)
-        """
-        drawn = generators.small_world(
-            n, degree, rewire, seed=seed, malicious=malicious, connected=connected
-        )
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def random_with_femb(
-        cls,
-        n: int,
-        femb: float,
-        malicious: Clients,
-        *,
-        edges: int | None = None,
-        seed: int | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph with ``round(femb * edges)`` edges between malicious and benign clients.
-
-        The other edges are among the benign or among the malicious clients, at random. The default
-        number of undirected ``edges`` is that of ten neighbors for each client,
-        ``n * min(10, n - 1) // 2``, or the largest number below it for which such a graph exists.
-        Each client has a neighbor, and the subgraph of the benign clients is connected. So is the
-        whole graph, if ``femb`` leaves an edge between the two sides; otherwise each side is.
-        ``connected=False`` guarantees only the numbers of edges.
-
-        >>> eq.Topology.random_with_femb(20, 0.16, malicious=range(4), seed=0).femb(range(4))
-        0.16
-        """
-        chosen = generators.with_femb(n, femb, malicious, edges, seed=seed, connected=connected)
-        return cls.from_edges(n, chosen)
 
     @classmethod
     def from_networkx(cls, graph: Any, *, nodes: Iterable[Any] | None = None) -> Topology:
@@ -304,6 +213,34 @@ class Topology:
         benign = ~self._as_mask(malicious)  # all clients, if malicious is None
         return generators.strongly_connected(*generators.subgraph(self.edges(), benign))
 
+    def gossip_weights(self, kind: GossipKind = "metropolis") -> Tensor:
+        r"""(n, k) float64: the weight of each message in gossip averaging, as in ``senders``.
+
+        The weights are nonnegative; own has the remainder of each row to 1, unused slots and
+        self-loops have 0. With :math:`d_i` neighbors, :math:`w_{ij}` is
+
+        - ``"metropolis"``: :math:`1 / (1 + \max(d_i, d_j))` (Xiao, Boyd and Lattimore, 2007).
+        - ``"lazy"``: half of the Metropolis weights, :math:`(I + W) / 2`, whose eigenvalues are
+          nonnegative.
+        - ``"laplacian"``: the same number for all edges, 1 over the largest eigenvalue of the
+          Laplacian L. Averaging is then :math:`x - \eta L x` with the largest :math:`\eta` that
+          keeps the eigenvalues of :math:`I - \eta L` nonnegative. It computes the eigenvalues of
+          an n by n matrix.
+        - ``"uniform"``: :math:`1 / (1 + d_i)`, an average of own and all messages.
+
+        The first three are symmetric, so that averaging preserves the mean of all clients, and
+        exist only if each edge has its reverse. Uniform weights exist for every graph, and preserve
+        the mean if all clients have the same number of neighbors.
+
+        >>> star = eq.Topology.from_edges(4, [(0, 1), (0, 2), (0, 3)])
+        >>> star.gossip_weights()
+        tensor([[0.2500, 0.2500, 0.2500],
+                [0.2500, 0.0000, 0.0000],
+                [0.2500, 0.0000, 0.0000],
+                [0.2500, 0.0000, 0.0000]], dtype=torch.float64)
+        """
+        return gossip_weights(self.senders, kind)
+
     # Derived graphs
 
     def drop(self, p: float, generator: torch.Generator | None = None) -> Topology:
@@ -325,6 +262,25 @@ class Topology:
         # The order of edges survives the selection, so the keys are still ascending.
         remains = online[receivers] & online[senders]
         return Topology(_edge_formats.by_receiver(self.n, (receivers * self.n + senders)[remains]))
+
+    def with_malicious(self, count: int) -> Topology:
+        """The same graph with ``count`` more clients, each connected to all of the present ones.
+
+        The new clients have the ids n to n + count - 1 and no edges among each other. Gaucher,
+        Dieuleveut and Hendrikx (ICML 2025) attack graphs of benign clients this way: each client
+        has ``count`` malicious neighbors.
+
+        >>> graph = eq.Topology.ring(5).with_malicious(2)
+        >>> graph.malicious_neighbors([5, 6])
+        tensor([2, 2, 2, 2, 2, 0, 0])
+        """
+        check_count("count", count, 0)
+        present = torch.arange(self.n, device=self.senders.device)
+        new = torch.arange(self.n, self.n + count, device=self.senders.device)
+        pairs = torch.cartesian_prod(present, new)
+        added = torch.cat([pairs, pairs.flip(1)])
+        edges = torch.cat([self.edges(), added])
+        return Topology.from_edges(self.n + count, edges, directed=True)
 
     def without_receivers(self, clients: Clients) -> Topology:
         """The same clients, of which these receive nothing: no edge leads to them.
