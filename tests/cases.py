@@ -45,6 +45,10 @@ RULES: dict[str, Any] = {
     "bridge-t": eq.Bridge(),
     "bridge-m": eq.Bridge("M"),
     "bridge-k": eq.Bridge("K"),
+    "multi-krum": eq.MultiKrum(),
+    "multi-krum-2": eq.MultiKrum(selected=2),
+    "bulyan": eq.Bulyan(),
+    "mea-med": eq.MeaMed(),
 }
 
 CONTAIN_OWN = (

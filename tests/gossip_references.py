@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -225,3 +225,16 @@ def bridge(
     if best < len(here):
         weights[here[best]] = 1.0
     return own_and(own, messages, weights)
+
+
+GOSSIP: dict[str, Callable[..., Answer]] = {
+    "Bridge": bridge,
+    "CSPlus": cs_plus,
+    "ClippedGossip": clipped_gossip,
+    "FABA": faba,
+    "GTS": gts,
+    "Gossip": gossip,
+    "IOS": ios,
+    "NNA": nna,
+    "RTC": rtc,
+}

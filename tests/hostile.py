@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from tests.all_references import REFERENCES
 from tests.cases import RULES
-from tests.references import REFERENCES, Answer, array, reference_one
+from tests.references import Answer, array, reference_one
 
 D = 6
 

@@ -295,15 +295,6 @@ REFERENCES: dict[str, Callable[..., Answer]] = {
     "SCClip": scclip,
     "Balance": balance,
     "BalanceMedian": balance_median,
-    "Bridge": gossip_references.bridge,
-    "CSPlus": gossip_references.cs_plus,
-    "ClippedGossip": gossip_references.clipped_gossip,
-    "FABA": gossip_references.faba,
-    "GTS": gossip_references.gts,
-    "Gossip": gossip_references.gossip,
-    "IOS": gossip_references.ios,
-    "NNA": gossip_references.nna,
-    "RTC": gossip_references.rtc,
 }
 
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from tests.all_references import REFERENCES
 from tests.attack_references.perturbation import larger_root, perturbation_of
 from tests.attack_references.world import Mask, World, mean, observed_clients, vectors
-from tests.references import REFERENCES, Answer, Message, Vector, client_inputs, norm
+from tests.references import Answer, Message, Vector, client_inputs, norm
 
 
 class Probe(NamedTuple):

@@ -29,17 +29,16 @@ many = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 TALKATIVE = {name: AsSingleExchange(rule) for name, rule in LEARNS.items()}
+COORDINATEWISE = (eq.TrimmedMean, eq.Median, eq.MeaMed, eq.Bulyan)
 WEIGHTED = {
-    name: rule
-    for name, rule in RULES.items()
-    if not isinstance(rule, eq.TrimmedMean | eq.Median | eq.Bridge)
+    name: rule for name, rule in RULES.items() if not isinstance(rule, (*COORDINATEWISE, eq.Bridge))
 }
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTRED = {
     name: rule
     for name, rule in RULES.items()
-    if isinstance(rule, eq.FedAvg | eq.Krum | eq.TrimmedMean | eq.Median)
+    if isinstance(rule, (eq.FedAvg, eq.Krum, eq.MultiKrum, *COORDINATEWISE))
     or (name in CONTAIN_OWN and name != "scclip-weighted")
 } | {
     name: rule
@@ -257,7 +256,7 @@ def test_rotation(rule: Any, case: RuleRound, seed: int) -> None:
 
 def test_which_are_isotropic() -> None:
     others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
-    assert others == {"TrimmedMean", "Median", "UBAR", "Bridge"}
+    assert others == {"TrimmedMean", "Median", "MeaMed", "Bulyan", "UBAR", "Bridge"}
 
 
 @each(CLIPPING)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.testing._rounds import Distance
+from tests.all_references import REFERENCES
 from tests.cases import RULES
 from tests.graphs import (
     GRAPHS,
@@ -34,7 +35,7 @@ from tests.graphs import (
     round_inputs,
 )
 from tests.reference_rounds import assert_answer, both_dtypes, every_graph
-from tests.references import REFERENCES, Answer, reference_all
+from tests.references import Answer, reference_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from tests.all_references import REFERENCES
 from tests.cases import Case, LearnCase
-from tests.references import REFERENCES, Message, learn, reference_one
+from tests.references import Message, learn, reference_one
 from tests.worked_cases import CASES, LEARN
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}

@@ -4,6 +4,7 @@ Rules call the functions below. These choose the backend.
 """
 
 from equipoise.kernels import native
+from equipoise.kernels._around_median import mean_around_median
 from equipoise.kernels._blocks import (
     TILE,
     block,
@@ -26,6 +27,7 @@ from equipoise.kernels._distances import (
 from equipoise.kernels._distances_dense import central_rows
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._farthest import without_farthest
+from equipoise.kernels._krum_selection import krum_selection
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
@@ -59,7 +61,9 @@ __all__ = [
     "exact_near_ranks",
     "gather",
     "interpolate",
+    "krum_selection",
     "may_share_memory",
+    "mean_around_median",
     "message_distances",
     "native",
     "nearest_sums",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ def nearest_sums(
     certainly not the lowest may be infinite. NaN counts as minus infinity. With ``include_own``,
     own is one of the messages: see `OwnAndMessages`.
     """
+    exact: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     if include_own:
         known = OwnAndMessages(own, inbox)
         exact = known.exact

@@ -11,6 +11,7 @@ from equipoise.rules.balance import Balance
 from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
 from equipoise.rules.bridge import Bridge
+from equipoise.rules.bulyan import Bulyan
 from equipoise.rules.clipped_gossip import ClippedGossip
 from equipoise.rules.cs_plus import CSPlus
 from equipoise.rules.default_alpha import default_alpha
@@ -22,9 +23,11 @@ from equipoise.rules.gts import GTS
 from equipoise.rules.ios import IOS
 from equipoise.rules.krum import Krum
 from equipoise.rules.learn import LEARN
+from equipoise.rules.mea_med import MeaMed
 from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
+from equipoise.rules.multi_krum import MultiKrum
 from equipoise.rules.nna import NNA
 from equipoise.rules.per_client import PerClient
 from equipoise.rules.rtc import RTC
@@ -44,6 +47,7 @@ __all__ = [
     "Balance",
     "BalanceMedian",
     "Bridge",
+    "Bulyan",
     "CSPlus",
     "ClippedGossip",
     "FLTrust",
@@ -51,8 +55,10 @@ __all__ = [
     "Gossip",
     "GuaranteeWarning",
     "Krum",
+    "MeaMed",
     "Median",
     "MultiExchange",
+    "MultiKrum",
     "PerClient",
     "Rule",
     "SCClip",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def tensor(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
         # Only the messages that are present, in the order of their slots.
         here = inbox.mask[i]
         received = inbox.bank[inbox.slots[i, here]]
-        own_inputs = with_gossip(own_inputs, lambda weights, here=here: weights[here])
+        own_inputs = with_gossip(own_inputs, partial(_chosen, here))
         from_rows = own_rule(own[i], received, **own_inputs)
         from_inbox = own_rule(own[i], Inbox.of_one(received), **own_inputs)
         require_same_model(from_rows.model, from_inbox.model, f"client {i}", unit=size_of(own))
@@ -86,7 +87,7 @@ def slot_order(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
         slots = inbox.slots.gather(1, places)
         mask = inbox.mask.gather(1, places)
         senders = inbox.senders.gather(1, places)
-        moved_inputs = with_gossip(inputs, lambda weights, to=places: weights.gather(1, to))
+        moved_inputs = with_gossip(inputs, partial(_moved, places))
         moved = rule(own, Inbox(inbox.bank, slots, mask, senders), **moved_inputs)
         require_same_model(moved.model, plain.model, unit=size_of(own))
         expected = None if plain.weights is None else plain.weights.gather(1, places)
@@ -100,8 +101,7 @@ def starvation(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     without_slots = Inbox(inbox.bank[:0], inbox.slots[:, :0])
     # Three ways to receive nothing: hidden slots, non-finite messages, and no slots.
     for starved in (masked, nonfinite_only, without_slots):
-        k = starved.k
-        out = rule(own, starved, **with_gossip(inputs, lambda weights, k=k: weights[:, :k]))
+        out = rule(own, starved, **with_gossip(inputs, partial(_first, starved.k)))
         require_same_model(out.model, own, unit=size_of(own))
         has_weight = out.weights is not None and out.weights.nan_to_num().any()
         require(not has_weight, "an absent message has weight")
@@ -230,6 +230,18 @@ def with_gossip(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> d
     """Return the round inputs with other gossip weights, as they belong to other slots."""
     given = inputs.get("gossip")
     return inputs if given is None else inputs | {"gossip": change(given)}
+
+
+def _chosen(mask: Tensor, weights: Tensor) -> Tensor:
+    return weights[mask]
+
+
+def _moved(places: Tensor, weights: Tensor) -> Tensor:
+    return weights.gather(1, places)
+
+
+def _first(k: int, weights: Tensor) -> Tensor:
+    return weights[:, :k]
 
 
 def with_bank(inbox: Inbox, bank: Tensor) -> Inbox:
