@@ -17,8 +17,10 @@ from tests.reference_tools import (
     present,
 )
 
-# Equal on paper: sums of weights, and distances from a mean.
+# Equal on paper: sums of weights, which are rounded.
 SAME = 1e-9
+# Equal on paper: distances from a mean, of which float64 rounds the last three digits at most.
+TIE = 1e-13
 
 
 def edge_weights(messages: Sequence[Message], gossip: Vector | None) -> Vector:
@@ -155,7 +157,7 @@ def drop_farthest(left: list[int], messages: Sequence[Message], mean: Vector) ->
     """Remove the message farthest from the mean; of equally far ones that of the highest id."""
     distances = {p: norm(messages[p].vector - mean) for p in left}
     farthest = max(distances.values())
-    tied = [p for p in left if distances[p] >= farthest * (1 - SAME)]
+    tied = [p for p in left if distances[p] >= farthest * (1 - TIE)]
     left.remove(max(tied, key=lambda p: messages[p].sender))
 
 
