@@ -51,6 +51,10 @@ def byzfl_rule(rule: str, tolerated: int) -> Opponent | None:
     """The rule of byzfl that is nearest to ours, if there is one."""
     found = byzfl_aggregators()
     names = {"FedAvg": "Average", "Krum": "Krum", "TrimmedMean": "TrMean", "Median": "Median"}
+    if found is not None and rule == "NNA":
+        # Which of the models is own is given by its place.
+        monna = found.MoNNA(tolerated, 0)
+        return Opponent(lambda own, received: monna(torch.cat([own[None], received])))
     if found is None or rule not in names:
         return None
     needs_count = rule in ("Krum", "TrimmedMean")
