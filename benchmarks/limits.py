@@ -25,7 +25,10 @@ NAMES = {
     "vpminsd": "comparisons",
 }
 
-EQUAL_WEIGHTS = ("FedAvg", "Balance", "BalanceMedian", "UBAR", "Gossip", "NNA", "GTS", "IOS", "FABA")
+EQUAL_WEIGHTS = (
+    *("FedAvg", "Balance", "BalanceMedian", "UBAR"),
+    *("Gossip", "GTS", "NNA", "IOS", "FABA"),
+)
 ORDER_STATISTICS = ("Median", "TrimmedMean", "BridgeT", "BridgeM")
 ONE_PASS = ("FedAvg", "Gossip", *ORDER_STATISTICS)
 CHOOSE_ONE = ("Krum", "BridgeK")

@@ -37,6 +37,11 @@ def tolerated_weight(weights: Vector, tolerated: int) -> float:
     return float(sum(sorted(weights, reverse=True)[:tolerated]))
 
 
+def other_weight(weights: Vector, tolerated: int) -> float:
+    """Sum w - b: the sum of all but the f largest weights."""
+    return float(sum(sorted(weights, reverse=True)[tolerated:]))
+
+
 def own_and(own: Vector, messages: Sequence[Message], weights: Vector) -> Answer:
     """The weighted sum of messages, and own with the remainder to 1."""
     rest = 1 - float(weights.sum())
@@ -97,7 +102,7 @@ def clipped_gossip(
     """tau = sqrt(sum_{j in S} w_j d_j^2 / b), S the nearest of total weight sum w - b."""
     weights = edge_weights(messages, gossip)
     b = tolerated_weight(weights, tolerated)
-    parts = nearest_part(own, messages, weights, float(weights.sum()) - b)
+    parts = nearest_part(own, messages, weights, other_weight(weights, tolerated))
     return clipped(own, messages, weights, radius_of(own, messages, parts, b))
 
 
@@ -123,8 +128,9 @@ def gts(
 ) -> Answer:
     """x' = x + sum kappa_j (x_j - x), kappa the nearest part of weight sum w - b."""
     weights = edge_weights(messages, gossip)
-    b = tolerated_weight(weights, tolerated)
-    return own_and(own, messages, nearest_part(own, messages, weights, float(weights.sum()) - b))
+    return own_and(
+        own, messages, nearest_part(own, messages, weights, other_weight(weights, tolerated))
+    )
 
 
 def rtc(

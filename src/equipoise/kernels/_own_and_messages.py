@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from equipoise._utils.memo import Memo
 from equipoise.kernels._blocks import are_first_rows
-from equipoise.kernels._distances import distances, norms_of
+from equipoise.kernels._distances import distances
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import careful_squares
 from equipoise.kernels._message_distances import exact_message_distances, message_distances
@@ -32,24 +32,40 @@ class OwnAndMessages:
     def __post_init__(self) -> None:
         # In a simulation own models are rows of the bank, so that they are messages already.
         self._is_joint = are_first_rows(self.own, self.inbox.bank)
-        self._sizes = norms_of(self.own, self.inbox)
-        self._known = self._with_own() if self._is_joint else self._of_finite()
+        self._known = self._with_own() if self._is_joint else self.inbox
         self._exact = exact_message_distances(self._known)
+        self._sizes: Tensor | None = None
 
     def __iter__(self) -> Iterator[tuple[Group, Tensor]]:
         """Yield groups, and (r, c + 1, c + 1) squared distances in float64; own is the last.
 
-        The rows of a group have a last column for own, and so have its columns: slot k.
+        The rows of a group have a last column for own, and so have its columns: slot k. Then it is
+        known which messages are present, without another pass over them.
         """
-        if self._is_joint:
-            yield from message_distances(self.own, self._known)
-            return
-        apart, _ = distances(self.own, self._known)
-        k = self.inbox.k
+        yield from self._joint() if self._is_joint else self._separate()
+
+    def _joint(self) -> Iterator[tuple[Group, Tensor]]:
         for group, squares in message_distances(self.own, self._known):
-            receivers, columns, rows = group
+            self.inbox._learn_norms(self._known.bank_norms)
+            # Where own is missing it is not finite, and where it is alone there is no message.
+            has_own = group.columns[:, -1] == self.inbox.k
+            if group.columns.shape[1] == 1 or not has_own.any():
+                continue
+            if has_own.all():
+                yield group, squares
+            else:
+                yield Group(*(index[has_own] for index in group)), squares[has_own]
+
+    def _separate(self) -> Iterator[tuple[Group, Tensor]]:
+        apart, self._sizes = distances(self.own, self.inbox)
+        k = self.inbox.k
+        for group, squares in message_distances(self.own, self.inbox):
+            finite = self._sizes[group.receivers].isfinite()
+            receivers, columns, rows = (index[finite] for index in group)
+            if not len(receivers):
+                continue
+            squares = pad(squares[finite], (0, 1, 0, 1))
             mine = apart[receivers[:, None], columns].square_()
-            squares = pad(squares, (0, 1, 0, 1))
             squares[:, :-1, -1] = squares[:, -1, :-1] = mine
             # Rows beyond the bank are own models.
             last = len(self.inbox.bank) + receivers[:, None]
@@ -63,6 +79,7 @@ class OwnAndMessages:
         """
         if self._is_joint:
             return self._exact(left, right)
+        assert self._sizes is not None  # known since the first group
         m = len(self.inbox.bank)
         low = torch.minimum(left, right)
         high = torch.maximum(left, right)
@@ -82,30 +99,18 @@ class OwnAndMessages:
         )
         return squares, scales
 
-    def _of_finite(self) -> ReceivedMessages:
-        """The inbox without receivers whose own model is not finite."""
-        finite = self._sizes.isfinite()
-        if finite.all():
-            return self.inbox
-        return self._changed(mask=self.inbox.mask & finite[:, None])
-
     def _with_own(self) -> ReceivedMessages:
         """The inbox of the same bank in which own is a message as well."""
         inbox = self.inbox
-        n = inbox.n
-        # A receiver that hears nobody must not have own as its only message.
-        heard = inbox.present.any(1) & self._sizes.isfinite()
-        rows = torch.arange(n, device=inbox.slots.device)[:, None]
+        rows = torch.arange(inbox.n, device=inbox.slots.device)[:, None]
         # Groups are in the order of senders, and own comes last.
         last = torch.full_like(rows, torch.iinfo(torch.int64).max - 1)
-        return self._changed(
+        memo = Memo()
+        if inbox._knows_norms:
+            memo.put("bank_norms", (inbox.bank,), inbox.bank_norms)
+        return inbox._copy(
+            memo,
             slots=torch.cat([inbox.slots, rows], 1),
-            mask=torch.cat([inbox.mask & heard[:, None], heard[:, None]], 1),
+            mask=torch.cat([inbox.mask, torch.ones_like(rows, dtype=torch.bool)], 1),
             senders=torch.cat([inbox.senders, last], 1),
         )
-
-    def _changed(self, **tables: Tensor) -> ReceivedMessages:
-        """The same bank along other edges, of which the norms are known."""
-        memo = Memo()
-        memo.put("bank_norms", (self.inbox.bank,), self.inbox.bank_norms)
-        return self.inbox._copy(memo, **tables)

@@ -33,6 +33,7 @@ class Edges(NamedTuple):
     weights: Tensor  # (n, k) float64, 0 where no message is present
     distances: Tensor  # (n, k) to own, float64, infinite where no message is present
     tolerated: Tensor  # (n,) the total weight that malicious neighbors may have
+    others: Tensor  # (n,) the weight of all messages without it, exactly 0 if none is left
     norms: Tensor  # (n,) of own
 
 
@@ -49,7 +50,9 @@ def edges_of(rule: Any, own: Tensor, inbox: Inbox, inputs: dict[str, Any], share
     # Distances first: a kernel that measures them also finds out which messages are present.
     distances, norms = own_distances(own, inbox)
     weights = gossip_weights(gossip, inbox, inbox.present)
-    return Edges(weights, distances, heaviest(weights, f), norms)
+    sums = _sums_of_heaviest(weights)
+    tolerated = sums.gather(1, f.clamp_max(inbox.k)[:, None])[:, 0]
+    return Edges(weights, distances, tolerated, sums[:, -1] - tolerated, norms)
 
 
 def gossip_weights(gossip: Tensor | None, inbox: Inbox, accepted: Tensor) -> Tensor:
@@ -73,12 +76,6 @@ def gossip_weights(gossip: Tensor | None, inbox: Inbox, accepted: Tensor) -> Ten
             f"gossip must be at least 0 and sum to at most 1 for each client, found {found}"
         )
     return (known / total.clamp_min(1)[:, None]).where(accepted, 0.0)
-
-
-def heaviest(weights: Tensor, amount: Tensor) -> Tensor:
-    """(n,) the sum of the ``amount`` (n,) largest weights of each client."""
-    sums = _sums_of_heaviest(weights)
-    return sums.gather(1, amount.clamp_max(weights.shape[1])[:, None])[:, 0]
 
 
 def check_weights(tolerated: Tensor, weights: Tensor, share: float, *, strict: bool) -> None:

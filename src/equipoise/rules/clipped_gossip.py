@@ -65,8 +65,7 @@ class ClippedGossip(WeightedRule):
         """Multiply the gossip weights by the factors that clip the messages."""
         edges = edges_of(self, own, inbox, inputs, share=1)
         # The radius is continuous in the distances: their rounding changes it by as much.
-        benign = kernels.row_sums(edges.weights) - edges.tolerated
-        weights = nearest(edges.distances, inbox.senders, edges.weights, benign)
+        weights = nearest(edges.distances, inbox.senders, edges.weights, edges.others)
         radius = adaptive_radius(weights, edges.distances, edges.tolerated)
         clipped = edges.weights * kernels.clip_factors(radius, edges.distances)
         return keep_broken(clipped, edges.norms)

@@ -55,7 +55,5 @@ class FABA(WeightedRule):
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
         degrees = inbox.mask.sum(1)
         check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
-        each = inbox.present.double()
-        # Own has no weight in the means, and is never dropped.
-        kept = kernels.without_farthest(own, inbox, each, own.new_zeros(len(own)).double(), f)
+        kept = kernels.without_farthest(own, inbox, Tensor.double, f, include_own=False)
         return kept / (kept.sum(1, keepdim=True) + 1)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._gossip import chosen_exactly, edges_of, keep_broken, nearest
 from equipoise.rules._guarantees import check_tolerance
@@ -64,6 +63,5 @@ class GTS(WeightedRule):
     def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
         """Take the gossip weights of the nearest messages."""
         edges = edges_of(self, own, inbox, inputs, share=1)
-        amount = kernels.row_sums(edges.weights) - edges.tolerated
-        taken = chosen_exactly(nearest, own, inbox, edges, amount)
+        taken = chosen_exactly(nearest, own, inbox, edges, edges.others)
         return keep_broken(taken, edges.norms)

@@ -58,9 +58,12 @@ class IOS(WeightedRule):
         f = as_tolerated(self, inputs.get("tolerated"), inbox)
         degrees = inbox.mask.sum(1)
         check_guarantee(f, degrees // 2, degrees, strict=self.strict)
-        weights = gossip_weights(inputs.get("gossip"), inbox, inbox.present)
-        share = own_share(weights)
-        kept = kernels.without_farthest(own, inbox, weights, share, amount=f)
-        total = (share + kernels.row_sums(kept))[:, None]
+        gossip = inputs.get("gossip")
+
+        def weigh(accepted: Tensor) -> Tensor:
+            return gossip_weights(gossip, inbox, accepted)
+
+        kept = kernels.without_farthest(own, inbox, weigh, f, include_own=True)
+        total = (own_share(weigh(inbox.present)) + kernels.row_sums(kept))[:, None]
         # Without a message, or if the only ones with weight are dropped, own has the whole weight.
         return (kept / total).where(total > 0, 0.0)
