@@ -45,6 +45,7 @@ RULES: dict[str, Any] = {
     "bridge-t": eq.Bridge(),
     "bridge-m": eq.Bridge("M"),
     "bridge-k": eq.Bridge("K"),
+    "bridge-b": eq.Bridge("B"),
     "multi-krum": eq.MultiKrum(),
     "multi-krum-2": eq.MultiKrum(selected=2),
     "bulyan": eq.Bulyan(),
@@ -64,6 +65,7 @@ CONTAIN_OWN = (
     "bridge-t",
     "bridge-m",
     "bridge-k",
+    "bridge-b",
 )
 
 

@@ -162,6 +162,16 @@ BRIDGE = [
         FANG,
         beyond=True,
     ),
+    # Of 0 to 0.5 and 9, theta = 5 are selected, and 1 of them is the median.
+    Case(
+        "Bulyan",
+        eq.Bridge("B", 1),
+        [0.2],
+        [[0.0], [0.1], [0.3], [0.4], [0.5], [9.0]],
+        [0.2],
+        None,
+        FANG,
+    ),
     Case("no message", eq.Bridge("M"), [9], [], [9], None, FANG),
     Case("nothing finite", eq.Bridge("K", 1), [9], [[nan]], [9], [0], FANG, beyond=True),
 ]

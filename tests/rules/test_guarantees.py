@@ -203,6 +203,13 @@ def test_nonfinite_keeps_limit() -> None:
     eq.TrimmedMean(tolerated=2, strict=True)(OWN, received)
 
 
+def test_limit_of_bulyan_with_own() -> None:
+    """Own and five neighbors are too few for 4 f + 3 models; own and six are enough."""
+    with pytest.raises(ValueError, match="at most 0 for client 0 with 5 neighbors, found 1"):
+        eq.Bridge("B", tolerated=1, strict=True)(OWN, FIVE)
+    eq.Bridge("B", tolerated=1, strict=True)(OWN, torch.cat([FIVE, FIVE[:1]]))
+
+
 def test_limit_of_weights() -> None:
     """Two of five neighbors weigh half of all; a third one exceeds that."""
     gossip = torch.tensor([0.2, 0.2, 0.15, 0.15, 0.1])

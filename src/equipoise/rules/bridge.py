@@ -18,13 +18,14 @@ from equipoise.types import Aggregated
 
 @dataclass(frozen=True)
 class Bridge(Rule):
-    r"""BRIDGE: screen own and the received models by a trimmed mean, a median or Krum.
+    r"""BRIDGE: screen own and the received models by a trimmed mean, a median, Krum or Bulyan.
 
     .. math::
         \text{T: } \mathrm{AGG}_i[c] &= \frac{1}{|N_i| - 2 f_i + 1}
         \Bigl(w_i[c] + \sum_{r=f_i+1}^{|N_i|-f_i} w_{(r)}[c]\Bigr) \\
         \text{M: } \mathrm{AGG}_i[c] &= \mathrm{med}\{w_j[c] : j \in N_i \cup \{i\}\} \\
-        \text{K: } \mathrm{AGG}_i &= \mathrm{Krum}\{w_j : j \in N_i \cup \{i\}\}
+        \text{K: } \mathrm{AGG}_i &= \mathrm{Krum}\{w_j : j \in N_i \cup \{i\}\} \\
+        \text{B: } \mathrm{AGG}_i &= \mathrm{Bulyan}\{w_j : j \in N_i \cup \{i\}\}
 
     where :math:`w_{(r)}[c]` is the r-th smallest received value of coordinate c. Fang, Yang and
     Bajwa, *BRIDGE: Byzantine-Resilient Decentralized Gradient Descent*, IEEE Transactions on Signal
@@ -32,16 +33,16 @@ class Bridge(Rule):
     screening, at the model from before it; here local training comes first, as for all rules. The
     aggregate contains own: mix it with ``alpha=0``.
 
-    Krum chooses one of :math:`|N_i| + 1` models, so that each has :math:`|N_i| - f_i - 1` nearest
-    others. Equal scores go to own, then to the lowest client id. With tolerated values beyond the
-    guarantee, numbers are clamped as in `TrimmedMean` and `Krum`.
+    `Krum` and `Bulyan` choose among :math:`|N_i| + 1` models. Equal scores go to own, then to the
+    lowest client id. Beyond the guarantee, numbers are clamped as in `TrimmedMean`, `Krum` and
+    `Bulyan`.
 
     Args:
-        variant: ``"T"``, ``"M"`` or ``"K"``, as above.
+        variant: ``"T"``, ``"M"``, ``"K"`` or ``"B"``, as above.
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
             the call. The median needs none.
-        strict: raise an error if :math:`|N_i| < 2 f_i + 1` for T, :math:`|N_i| < 2 f_i + 2` for K,
-            instead of a warning.
+        strict: raise an error if :math:`|N_i| < 2 f_i + 1` for T, :math:`|N_i| < 2 f_i + 2` for K
+            or :math:`|N_i| < 4 f_i + 2` for B, instead of a warning.
 
     >>> received = torch.tensor([[1.0], [2.0], [3.0], [90.0]])
     >>> own = torch.zeros(1)
@@ -56,12 +57,12 @@ class Bridge(Rule):
 
     contains_own: ClassVar[bool] = True
 
-    variant: Literal["T", "M", "K"] = "T"
+    variant: Literal["T", "M", "K", "B"] = "T"
     tolerated: int | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, ("T", "M", "K"))
+        check_choice("variant", self.variant, ("T", "M", "K", "B"))
         check_tolerance(self.tolerated, self.strict)
 
     @property
@@ -87,6 +88,9 @@ class Bridge(Rule):
         if self.variant == "T":
             check_guarantee(f, (degrees - 1) // 2, degrees, strict=self.strict)
             return Aggregated(_trimmed_mean(own, inbox, f, out), None, state)
+        if self.variant == "B":
+            check_guarantee(f, (degrees - 2) // 4, degrees, strict=self.strict)
+            return Aggregated(_bulyan(own, inbox, f, out), None, state)
         check_guarantee(f, (degrees - 2) // 2, degrees, strict=self.strict)
         weights = _krum(own, inbox, f)
         model = kernels.combine(own, own_share(weights), inbox, weights, out=out)
@@ -123,3 +127,11 @@ def _krum(own: Tensor, inbox: Inbox, f: Tensor) -> Tensor:
         first = theirs.where(is_lowest, torch.iinfo(torch.int64).max).argmin(1)
         chosen[group.receivers, group.columns.gather(1, first[:, None])[:, 0]] = 1
     return chosen[:, :-1]
+
+
+def _bulyan(own: Tensor, inbox: Inbox, f: Tensor, out: Tensor | None) -> Tensor:
+    """The mean around the median of the models that Krum selects one by one."""
+    theta = (inbox.counts + 1 - 2 * f).clamp_min(1)
+    selected = kernels.krum_selection(own, inbox, f, theta, one_by_one=True, include_own=True)
+    beta = (theta - 2 * f).clamp_min(1)
+    return kernels.mean_around_median(own, inbox, selected, beta, include_own=True, out=out)
