@@ -50,6 +50,10 @@ RULES: dict[str, Any] = {
     "multi-krum-2": eq.MultiKrum(selected=2),
     "bulyan": eq.Bulyan(),
     "mea-med": eq.MeaMed(),
+    "geometric-median": eq.GeometricMedian(),
+    "centered-clip": eq.CenteredClip(start="own"),
+    "centered-clip-0.25": eq.CenteredClip(tau=0.25, steps=5, start="own"),
+    "caf": eq.CAF(),
 }
 
 CONTAIN_OWN = (

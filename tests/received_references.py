@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.references import Answer, Message, Vector, mean_of, present
+from tests.references import Answer, Message, Vector, mean_of, norm, present, weighted_sum
 
 
 def squared_distances(messages: Sequence[Message], here: Sequence[int]) -> dict[Any, float]:
@@ -80,8 +80,86 @@ def mea_med(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: An
     return mean_around_median(np.stack(values), amount)
 
 
+def geometric_median(
+    own: Vector, messages: Sequence[Message], *, nu: float = 1e-6, **_: Any
+) -> Answer:
+    """Pillutla et al. (2022): Weiszfeld steps from the coordinate-wise median, to convergence."""
+    here = present(messages)
+    if not here:
+        return mean_of(own, messages, here)
+    values = np.stack([messages[p].vector for p in here])
+    v = np.median(values, axis=0)
+    apart = np.array([norm(x - v) for x in values])
+    # The lower median, or the largest distance if most messages are the median.
+    unit = np.sort(apart)[(len(apart) - 1) // 2] or apart.max()
+    shares = np.full(len(here), 1 / len(here))
+    for _step in range(3000 if unit > 0 else 0):
+        apart = np.array([norm(x - v) for x in values])
+        pulls = 1 / np.maximum(nu * unit, apart)
+        shares = pulls / pulls.sum()
+        moved = shares @ values
+        if norm(moved - v) <= 1e-13 * unit:
+            break
+        v = moved
+    weights = np.zeros(len(messages))
+    weights[here] = shares
+    return weighted_sum(own, messages, weights)
+
+
+def centered_clip(
+    own: Vector, messages: Sequence[Message], *, tau: float = 1.0, steps: int = 3, **_: Any
+) -> Answer:
+    """Karimireddy et al. (2021), starting at own."""
+    here = present(messages)
+    v = own
+    shares = np.zeros(len(messages))
+    for _step in range(steps if here else 0):
+        kept = np.zeros(len(messages))
+        for p in here:
+            distance = norm(messages[p].vector - v)
+            kept[p] = (1.0 if distance <= tau else tau / distance) / len(here)
+        shares = shares * (1 - kept.sum()) + kept
+        v = v + sum(kept[p] * (messages[p].vector - v) for p in here)
+    terms = [shares[p] * (messages[p].vector - own) for p in here]
+    magnitude = np.abs(own) + sum((np.abs(term) for term in terms), np.zeros_like(own))
+    return Answer(own + sum(terms, np.zeros_like(own)), shares, magnitude)
+
+
+def caf(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
+    """Allouah et al. (2025): weights fall along the direction of the largest variance."""
+    here = present(messages)
+    if not here:
+        return mean_of(own, messages, here)
+    values = np.stack([messages[p].vector for p in here])
+    count = len(here)
+    f = min(tolerated, (count - 1) // 2)
+    c = np.ones(count)
+    best = c / count
+    least = np.inf
+    while c.sum() > count - 2 * f + 1e-12 * count:
+        shares = c / c.sum()
+        rows = np.sqrt(shares)[:, None] * (values - shares @ values)
+        variances, vectors = np.linalg.eigh(rows @ rows.T)
+        if variances[-1] < least:
+            least = variances[-1]
+            best = shares
+        along = np.zeros(count)
+        alive = c > 0
+        along[alive] = (vectors[alive, -1] / np.sqrt(shares[alive])) ** 2
+        if along.max() == 0:
+            break
+        kept = 1 - along / along.max()
+        c = np.where(kept > 1e-12, c * kept, 0.0)
+    weights = np.zeros(len(messages))
+    weights[here] = best
+    return weighted_sum(own, messages, weights)
+
+
 RECEIVED: dict[str, Callable[..., Answer]] = {
     "MultiKrum": multi_krum,
     "Bulyan": bulyan,
     "MeaMed": mea_med,
+    "GeometricMedian": geometric_median,
+    "CenteredClip": centered_clip,
+    "CAF": caf,
 }

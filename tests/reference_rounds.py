@@ -24,18 +24,24 @@ every_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.n
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-def assert_answer(model: Tensor, weights: Tensor | None, answer: Answer, label: str) -> None:
+def assert_answer(
+    model: Tensor, weights: Tensor | None, answer: Answer, label: str, rtol: float = 1e-5
+) -> None:
     assert (weights is None) == (answer.weights is None), (
         f"{label}: weights {weights}, expected {answer.weights}"
     )
     if weights is not None:
         found = array(weights)
-        np.testing.assert_array_equal(found != 0, answer.weights != 0, err_msg=f"{label}: accepted")
+        # Smaller weights, as of huge messages that are clipped, vanish in float32.
+        least = 1e-37 if weights.dtype == torch.float32 else 0
+        np.testing.assert_array_equal(
+            found > least, answer.weights > least, err_msg=f"{label}: accepted"
+        )
         np.testing.assert_allclose(
-            found, answer.weights, rtol=1e-5, atol=1e-30, err_msg=f"{label}: weights"
+            found, answer.weights, rtol=rtol, atol=1e-30, err_msg=f"{label}: weights"
         )
     error = np.abs(array(model) - answer.model)
-    allowed = TOLERANCE[model.dtype] * np.maximum(
+    allowed = rtol / 1e-5 * TOLERANCE[model.dtype] * np.maximum(
         np.abs(answer.model), answer.magnitude
     ) + smallest(model.dtype)
     worst = int(np.argmax(error - allowed))

@@ -34,6 +34,7 @@ from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
 from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
 from equipoise.rules import (
+    CAF,
     FABA,
     GTS,
     IOS,
@@ -46,10 +47,12 @@ from equipoise.rules import (
     BalanceMedian,
     Bridge,
     Bulyan,
+    CenteredClip,
     ClippedGossip,
     CSPlus,
     FedAvg,
     FLTrust,
+    GeometricMedian,
     Gossip,
     GuaranteeWarning,
     Krum,
@@ -79,6 +82,7 @@ native_available = native.available()
 """Whether the kernels in C are used; see `equipoise.kernels.native`."""
 
 __all__ = [
+    "CAF",
     "FABA",
     "GTS",
     "IOS",
@@ -94,10 +98,12 @@ __all__ = [
     "Bridge",
     "Bulyan",
     "CSPlus",
+    "CenteredClip",
     "ClippedGossip",
     "EachRound",
     "FLTrust",
     "FedAvg",
+    "GeometricMedian",
     "Gossip",
     "GuaranteeWarning",
     "History",

@@ -35,11 +35,19 @@ WEIGHTED = {
 }
 BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
+CENTERED_KINDS = (
+    *COORDINATEWISE,
+    eq.FedAvg,
+    eq.Krum,
+    eq.MultiKrum,
+    eq.GeometricMedian,
+    eq.CenteredClip,
+    eq.CAF,
+)
 CENTRED = {
     name: rule
     for name, rule in RULES.items()
-    if isinstance(rule, (eq.FedAvg, eq.Krum, eq.MultiKrum, *COORDINATEWISE))
-    or (name in CONTAIN_OWN and name != "scclip-weighted")
+    if isinstance(rule, CENTERED_KINDS) or (name in CONTAIN_OWN and name != "scclip-weighted")
 } | {
     name: rule
     for name, rule in RULES.items()
@@ -131,7 +139,10 @@ RESCALING = {
     "fltrust-plain": rule_laws.to_own_norm,
     "scclip-norm": rule_laws.at_most_own_norm,
 }
-NOT_PROMISED = {"agreement": ("ubar-own", "scclip-0.25"), "weights_explain": tuple(RESCALING)}
+NOT_PROMISED = {
+    "agreement": ("ubar-own", "scclip-0.25", "centered-clip-0.25"),
+    "weights_explain": tuple(RESCALING),
+}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,8 @@ def test_rotation(rule: Any, case: RuleRound, seed: int) -> None:
 
 def test_which_are_isotropic() -> None:
     others = {type(rule).__name__ for name, rule in RULES.items() if name not in ISOTROPIC}
-    assert others == {"TrimmedMean", "Median", "MeaMed", "Bulyan", "UBAR", "Bridge"}
+    kinds = (*COORDINATEWISE, eq.GeometricMedian, eq.UBAR, eq.Bridge)
+    assert others == {kind.__name__ for kind in kinds}
 
 
 @each(CLIPPING)

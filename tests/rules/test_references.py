@@ -40,6 +40,12 @@ from tests.references import Answer, reference_all
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 
+# Of weights. On a line, the median of an even number is one of many points: where the steps start
+# decides. Eigenvectors of nearly equal eigenvalues amplify rounding, step after step.
+# Steps from one weight to the next amplify the errors of distances, of up to 1e-6.
+RELATIVE_ERRORS = {"GeometricMedian": 5e-5, "CAF": 1e-3, "CenteredClip": 1e-4}
+
+
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
@@ -67,9 +73,9 @@ def assert_agrees(
     assert out.model.dtype == own.dtype
     assert out.model.shape == own.shape
     for i, answer in answers.items():
-        assert_answer(
-            out.model[i], None if out.weights is None else out.weights[i], answer, f"client {i}"
-        )
+        weights = None if out.weights is None else out.weights[i]
+        rtol = RELATIVE_ERRORS.get(type(rule).__name__, 1e-5)
+        assert_answer(out.model[i], weights, answer, f"client {i}", rtol)
     return answers
 
 

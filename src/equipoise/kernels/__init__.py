@@ -17,6 +17,8 @@ from equipoise.kernels._blocks import (
     row_sums,
     same_rows,
 )
+from equipoise.kernels._centered_products import CenteredProducts, centered_products
+from equipoise.kernels._decisions import NEAR_TIE, decide, exact_distances
 from equipoise.kernels._distances import (
     close_messages,
     cosines,
@@ -43,11 +45,14 @@ from equipoise.kernels._received_messages import ReceivedMessages
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
 
 __all__ = [
+    "NEAR_TIE",
     "TILE",
+    "CenteredProducts",
     "Group",
     "ReceivedMessages",
     "are_finite",
     "block",
+    "centered_products",
     "central_rows",
     "chunks",
     "clip_factors",
@@ -57,7 +62,9 @@ __all__ = [
     "combine_if_finite",
     "compute_dtype",
     "cosines",
+    "decide",
     "distances",
+    "exact_distances",
     "exact_near_ranks",
     "gather",
     "interpolate",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import power_of_two
-from equipoise.kernels._message_distances import exact_message_distances, message_distances
+from equipoise.kernels._message_distances import exact_message_distances, message_distances, pieces
 from equipoise.kernels._own_and_messages import OwnAndMessages
 from equipoise.kernels._received_messages import ReceivedMessages
 
@@ -49,7 +49,7 @@ def decide(
         chosen, doubtful = choose(group, squares)
         if doubtful.any():
             some = Group(*(index[doubtful] for index in group))
-            chosen[doubtful] = choose(some, _exact_squares(exact, some.rows))[0]
+            chosen[doubtful] = choose(some, exact_squares(exact, some.rows))[0]
         yield group, chosen
 
 
@@ -60,10 +60,23 @@ def _own_first(measured: tuple[Group, Tensor]) -> tuple[Group, Tensor]:
     return group, squares.roll((1, 1), dims=(1, 2))
 
 
-def _exact_squares(
-    exact: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], rows: Tensor
+def exact_distances(inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:
+    """Squared distances between the messages of each receiver, as exact as float64 allows.
+
+    Yields groups, and (r, c, c) float64, in some unit for each receiver.
+    """
+    exact = exact_message_distances(inbox)
+    for group in inbox._arrived.groups:
+        for piece in pieces(group, group.rows.shape[1] ** 2):
+            yield piece, exact_squares(exact, piece.rows)
+
+
+def exact_squares(
+    exact: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    rows: Tensor,
+    unit: Tensor | None = None,
 ) -> Tensor:
-    """(r, c, c) squared distances between the given rows (r, c), in one unit for each receiver."""
+    """(r, c, c) squared distances between rows (r, c), in units (r,), or in some unit for each."""
     count = rows.shape[1]
     left, right = torch.triu_indices(count, count, offset=1, device=rows.device)
     squares = torch.zeros(*rows.shape, count, dtype=torch.float64, device=rows.device)
@@ -74,7 +87,10 @@ def _exact_squares(
     scales = scales.view(len(rows), -1)
     # The median distance is the unit. Distances that vanish next to it are equal to 0, and those
     # that overflow are equal to infinity. A minority can cause either for its own messages only.
-    unit = power_of_two((scales * found.sqrt()).median(dim=1).values)
+    if unit is None:
+        lengths = scales * found.sqrt()
+        median = lengths.median(dim=1).values
+        unit = power_of_two(median.where(median > 0, lengths.amax(1)))
     ratio = (scales / unit[:, None]).clamp(1 / LARGEST_RATIO, LARGEST_RATIO)
     squares[:, left, right] = squares[:, right, left] = found * ratio * ratio
     return squares

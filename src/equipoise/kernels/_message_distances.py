@@ -39,17 +39,25 @@ KEPT_PAIRS = 1 << 19
 TINY = 1e-280
 
 
-def message_distances(own: Tensor, inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:
-    """Squared distances between the messages of each receiver: groups, and (r, c, c) float64."""
+def message_distances(
+    own: Tensor, inbox: ReceivedMessages, *, by_size: bool = True
+) -> Iterator[tuple[Group, Tensor]]:
+    """Squared distances between the messages of each receiver: groups, and (r, c, c) float64.
+
+    With ``by_size``, small problems are computed in float64. Otherwise results of the C kernels do
+    not depend on other receivers, bit by bit.
+    """
     sent = inbox.mask.sum(1)  # an estimate: which messages are finite is not known yet
     m = len(inbox.bank)
     work = int((sent * (sent + DENSE)).sum())
-    small = work * own.shape[1] <= SMALL
+    small = work * own.shape[1] <= SMALL and (by_size or not native.serves(inbox.bank))
+    if work == 0:
+        return
     if not small and m * m <= 2 * work:
         # In a complete graph, all receivers compare the same messages.
         shared = _shared_distances(inbox)
         for group in inbox._arrived.groups:
-            for piece in _pieces(group, group.rows.shape[1] ** 2):
+            for piece in pieces(group, group.rows.shape[1] ** 2):
                 yield piece, shared[piece.rows[:, :, None], piece.rows[:, None, :]]
     elif not small and native.serves(inbox.bank):
         yield from _native_distances(inbox)
@@ -57,7 +65,7 @@ def message_distances(own: Tensor, inbox: ReceivedMessages) -> Iterator[tuple[Gr
         yield from _centered_distances(own, inbox, exact=small)
 
 
-def _pieces(group: Group, cost: int) -> Iterator[Group]:
+def pieces(group: Group, cost: int) -> Iterator[Group]:
     """Some receivers of the group at a time, of ``cost`` elements each."""
     for part in chunks(len(group.receivers), cost, BUDGET):
         yield Group(*(index[part] for index in group))
@@ -72,7 +80,7 @@ def _centered_distances(
         # Messages are gathered in blocks of columns, so only thousands of columns count. Own models
         # are copied whole, so all of theirs do.
         cost = max(group.rows.shape[1] * min(4096, inbox.d), inbox.d // WHOLE)
-        for piece in _pieces(group, cost):
+        for piece in pieces(group, cost):
             # Near consensus, a receiver's own model is close to its messages.
             centers = own[piece.receivers].masked_fill_(~centered[piece.receivers, None], 0)
             squares, doubts = squared_distances_of_each(
@@ -119,7 +127,7 @@ def _number_pairs(index: EdgeIndex, m: int) -> Iterator[ComparedPairs]:
     for group in index.groups:
         count = group.rows.shape[1]
         left, right = torch.triu_indices(count, count, offset=1, device="cpu")
-        for piece in _pieces(group, count * count):
+        for piece in pieces(group, count * count):
             pairs, inverse = unordered_within(piece.rows, m)
             places = torch.full((*piece.rows.shape, count), len(pairs[0]), device="cpu")
             places[:, left, right] = places[:, right, left] = inverse

@@ -12,12 +12,15 @@ from equipoise.rules.balance_median import BalanceMedian
 from equipoise.rules.base import Rule, WeightedRule, as_diagnostic, as_tolerated, own_share, uniform
 from equipoise.rules.bridge import Bridge
 from equipoise.rules.bulyan import Bulyan
+from equipoise.rules.caf import CAF
+from equipoise.rules.centered_clip import CenteredClip
 from equipoise.rules.clipped_gossip import ClippedGossip
 from equipoise.rules.cs_plus import CSPlus
 from equipoise.rules.default_alpha import default_alpha
 from equipoise.rules.faba import FABA
 from equipoise.rules.fedavg import FedAvg
 from equipoise.rules.fltrust import FLTrust
+from equipoise.rules.geometric_median import GeometricMedian
 from equipoise.rules.gossip import Gossip
 from equipoise.rules.gts import GTS
 from equipoise.rules.ios import IOS
@@ -36,6 +39,7 @@ from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
 
 __all__ = [
+    "CAF",
     "FABA",
     "GTS",
     "IOS",
@@ -49,9 +53,11 @@ __all__ = [
     "Bridge",
     "Bulyan",
     "CSPlus",
+    "CenteredClip",
     "ClippedGossip",
     "FLTrust",
     "FedAvg",
+    "GeometricMedian",
     "Gossip",
     "GuaranteeWarning",
     "Krum",
