@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels._blocks import row_sums
+from equipoise.kernels._decisions import LARGEST_RATIO, NEAR_TIE
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._message_distances import (
@@ -15,7 +16,6 @@ from equipoise.kernels._message_distances import (
     exact_message_distances,
     message_distances,
 )
-from equipoise.kernels._nearest_sums import LARGEST_RATIO, NEAR_TIE
 from equipoise.kernels._own_and_messages import OwnAndMessages
 from equipoise.kernels._received_messages import ReceivedMessages
 

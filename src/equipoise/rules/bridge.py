@@ -33,9 +33,9 @@ class Bridge(Rule):
     screening, at the model from before it; here local training comes first, as for all rules. The
     aggregate contains own: mix it with ``alpha=0``.
 
-    `Krum` and `Bulyan` choose among :math:`|N_i| + 1` models. Equal scores go to own, then to the
+    `Krum` and ``Bulyan`` choose among :math:`|N_i| + 1` models. Equal scores go to own, then to the
     lowest client id. Beyond the guarantee, numbers are clamped as in `TrimmedMean`, `Krum` and
-    `Bulyan`.
+    ``Bulyan``.
 
     Args:
         variant: ``"T"``, ``"M"``, ``"K"`` or ``"B"``, as above.
