@@ -16,13 +16,17 @@ RULES: dict[str, Any] = {
     "balance-decaying": eq.Balance(
         gamma=1.1, kappa=2.0, progress=lambda t, total: (t / total) ** 2
     ),
+    "balance-weighted": eq.Balance(weighted=True),
     "balance-median": eq.BalanceMedian(gamma=0.35),
     "balance-median-wide": eq.BalanceMedian(gamma=1.7),
     "fedavg": eq.FedAvg(),
     "fedavg-weighted": eq.FedAvg(weighted=True),
+    "fedavg-capped": eq.FedAvg(weighted=True, cap=1.5),
     "krum": eq.Krum(),
     "trimmed-mean": eq.TrimmedMean(),
+    "trimmed-mean-weighted": eq.TrimmedMean(weighted=True),
     "median": eq.Median(),
+    "median-weighted": eq.Median(weighted=True),
     "fltrust": eq.FLTrust(),
     "fltrust-plain": eq.FLTrust(weighted=False),
     "ubar-best": eq.UBAR(),
@@ -33,7 +37,7 @@ RULES: dict[str, Any] = {
     "scclip-median": eq.SCClip(tau="median"),
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
     "scclip-norm": eq.SCClip(mode="norm"),
-    "scclip-weighted": eq.SCClip(tau=0.5, weighted=True),
+    "scclip-gossip": eq.SCClip(tau=0.5, contains_own=True),
     "gossip": eq.Gossip(),
     "clipped-gossip": eq.ClippedGossip(),
     "cs-plus": eq.CSPlus(),
@@ -57,7 +61,7 @@ RULES: dict[str, Any] = {
 }
 
 CONTAIN_OWN = (
-    "scclip-weighted",
+    "scclip-gossip",
     "gossip",
     "clipped-gossip",
     "cs-plus",

@@ -32,7 +32,14 @@ from equipoise import attacks, data, metrics, models, plots
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
-from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
+from equipoise.parameters import (
+    flatten,
+    groups,
+    stack_models,
+    trainable,
+    unflatten,
+    unstack_models,
+)
 from equipoise.rules import (
     CAF,
     FABA,
@@ -61,6 +68,7 @@ from equipoise.rules import (
     MultiExchange,
     MultiKrum,
     PerClient,
+    PerGroup,
     SCClip,
     TrimmedMean,
     as_multi_exchange,
@@ -117,6 +125,7 @@ __all__ = [
     "MultiKrum",
     "Peer",
     "PerClient",
+    "PerGroup",
     "Round",
     "RoundInputs",
     "SCClip",
@@ -130,6 +139,7 @@ __all__ = [
     "default_alpha",
     "draw_malicious",
     "flatten",
+    "groups",
     "metrics",
     "mix",
     "models",
@@ -138,6 +148,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "trainable",
     "unflatten",
     "unpack",
     "unstack_models",

@@ -24,8 +24,8 @@ READERS: dict[str, Any] = {
     "GTS": eq.GTS(),
     "RTC": eq.RTC(),
     "IOS": eq.IOS(),
-    "SCClip": eq.SCClip(tau=0.5, weighted=True),
-    "SCClip, norm": eq.SCClip(mode="norm", weighted=True),
+    "SCClip": eq.SCClip(tau=0.5, contains_own=True),
+    "SCClip, norm": eq.SCClip(mode="norm", contains_own=True),
 }
 every_reader = pytest.mark.parametrize("rule", READERS.values(), ids=READERS)
 
@@ -70,7 +70,7 @@ def test_reference_with_weights(rule: Any, graph: Graph) -> None:
         (eq.RTC(tolerated=1), [0.1, 0.1, 0.2 * ROOT / 3, 0]),
         # The mean 4.1 of all with own; without 8, own has 0.2 / 0.6.
         (eq.IOS(tolerated=1), [1 / 6, 1 / 6, 1 / 3, 0]),
-        (eq.SCClip(tau=2.0, weighted=True), [0.1, 0.1, 0.4 / 3, 0.1]),
+        (eq.SCClip(tau=2.0, contains_own=True), [0.1, 0.1, 0.4 / 3, 0.1]),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -65,7 +65,7 @@ def test_within_farthest_benign(rule: Any, case: Neighborhood, seed: int) -> Non
 @given(neighborhoods(), st.floats(0, 3))
 def test_clipping_bound_with_weights(case: Neighborhood, tau: float) -> None:
     """||aggregate - own|| <= tau times the weight of the messages."""
-    move = moved_by(eq.SCClip(tau=tau, weighted=True), case)
+    move = moved_by(eq.SCClip(tau=tau, contains_own=True), case)
     assert move.norm() <= tau * case.gossip.sum() * (1 + 1e-9) + 1e-12
 
 
@@ -78,7 +78,7 @@ NOTHING_TOLERATED = {
     "GTS": eq.GTS(tolerated=0),
     "RTC": eq.RTC(tolerated=0),
     "IOS": eq.IOS(tolerated=0),
-    "SCClip": eq.SCClip(tau=1e300, weighted=True),
+    "SCClip": eq.SCClip(tau=1e300, contains_own=True),
 }
 
 

@@ -33,7 +33,10 @@ COORDINATEWISE = (eq.TrimmedMean, eq.Median, eq.MeaMed, eq.Bulyan)
 WEIGHTED = {
     name: rule for name, rule in RULES.items() if not isinstance(rule, (*COORDINATEWISE, eq.Bridge))
 }
-BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
+# Weighted by samples, the same messages are accepted: see test_sample_weights.
+BALANCES = {
+    name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance) and not rule.weighted
+}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTERED_KINDS = (
     *COORDINATEWISE,
@@ -47,7 +50,7 @@ CENTERED_KINDS = (
 CENTRED = {
     name: rule
     for name, rule in RULES.items()
-    if isinstance(rule, CENTERED_KINDS) or (name in CONTAIN_OWN and name != "scclip-weighted")
+    if isinstance(rule, CENTERED_KINDS) or (name in CONTAIN_OWN and name != "scclip-gossip")
 } | {
     name: rule
     for name, rule in RULES.items()

@@ -49,7 +49,7 @@ def test_inputs_are_keyword_only(rule: Any) -> None:
         (eq.Bridge(), ("tolerated",)),
         (eq.Bridge("M"), ()),
         (eq.SCClip(), ()),
-        (eq.SCClip(weighted=True), ("gossip",)),
+        (eq.SCClip(contains_own=True), ("gossip",)),
         (eq.LEARN(), ("t", "update", "tolerated")),
         (
             eq.PerClient([eq.Krum(), eq.Balance(), eq.UBAR()]),

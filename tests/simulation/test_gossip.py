@@ -34,7 +34,7 @@ def matrix(kind: Any = "metropolis") -> Tensor:
     [
         (eq.Gossip(), 0.0),
         (eq.NNA(tolerated=1), 0.0),
-        (eq.SCClip(weighted=True), 0.0),
+        (eq.SCClip(contains_own=True), 0.0),
         (eq.SCClip(), 0.5),
         (eq.Balance(), 0.5),
         (eq.LEARN(tolerated=1), 0.5),

@@ -33,6 +33,7 @@ from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.multi_krum import MultiKrum
 from equipoise.rules.nna import NNA
 from equipoise.rules.per_client import PerClient
+from equipoise.rules.per_group import PerGroup
 from equipoise.rules.rtc import RTC
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
@@ -66,6 +67,7 @@ __all__ = [
     "MultiExchange",
     "MultiKrum",
     "PerClient",
+    "PerGroup",
     "Rule",
     "SCClip",
     "TrimmedMean",

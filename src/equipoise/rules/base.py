@@ -135,9 +135,12 @@ def combine_present(
     # NaN and infinity. In float64, however, finite models can have norms that overflow.
     if not inbox.keep_nonfinite and own.dtype != torch.float64:
         weights = weigh(inbox.mask)
-        model = kernels.combine_if_finite(own, own_share(weights), inbox, weights, out=out)
-        if model is not None:
-            return model, weights
+        # A message of weight 0 is not read, so nobody would notice that it is not finite.
+        if bool((weights.where(inbox.mask, 1.0) > 0).all()):
+            share = own_share(weights)
+            model = kernels.combine_if_finite(own, share, inbox, weights, out=out)
+            if model is not None:
+                return model, weights
     weights = weigh(inbox.present)
     return kernels.combine(own, own_share(weights), inbox, weights, out=out), weights
 
@@ -157,6 +160,14 @@ def as_tolerated(rule: Any, given: int | Tensor | None, inbox: Inbox) -> Tensor:
     if value is None:
         raise _missing(rule, ["tolerated"])
     return as_counts("tolerated", value, inbox.n, inbox.slots.device)
+
+
+def needs_of(rules: Iterable[object]) -> tuple[str, ...] | None:
+    """The round inputs that any of the rules reads; None if one rule declares nothing."""
+    declared = [getattr(rule, "needs", None) for rule in rules]
+    if any(names is None for names in declared):
+        return None
+    return tuple(dict.fromkeys(name for names in declared for name in names or ()))
 
 
 def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:

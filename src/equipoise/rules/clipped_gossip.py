@@ -29,7 +29,7 @@ class ClippedGossip(WeightedRule):
     here a neighbor at the boundary counts with the part that fits, so that a malicious one cannot
     raise the radius beyond that of the benign ones. With :math:`f_i = 0`, nothing is clipped, as in
     `Gossip`; with all neighbors tolerated, the radius is 0. For a fixed radius, use
-    ``SCClip(weighted=True)``.
+    ``SCClip(contains_own=True)``.
 
     The weights are the round input ``gossip``; without it, those of own and the messages are equal.
     The aggregate contains own: mix it with ``alpha=0``.

@@ -34,8 +34,8 @@ class SCClip(Rule):
         mode: ``"difference"`` clips :math:`w_j - w_i`, ``"norm"`` clips :math:`w_j` to the norm of
             own.
 
-        weighted: weigh own and the clipped messages by the round input ``gossip``, or equally
-            without it, as He et al. do: :math:`\mathrm{AGG}_i = W_{ii} w_i + \sum_j W_{ij} z_j`.
+        contains_own: give own a share as well, as He et al. do. Own and the clipped messages are
+            weighed by the round input ``gossip``, or equally without it: :math:`\mathrm{AGG}_i = W_{ii} w_i + \sum_j W_{ij} z_j`.
             The aggregate then contains own: mix it with ``alpha=0``. `ClippedGossip` also adapts
             the radius.
 
@@ -51,7 +51,7 @@ class SCClip(Rule):
 
     tau: float | Literal["median", "second_largest"] = 1.0
     mode: Literal["difference", "norm"] = "difference"
-    weighted: bool = False
+    contains_own: bool = False
 
     def __post_init__(self) -> None:
         if is_number(self.tau):
@@ -61,17 +61,12 @@ class SCClip(Rule):
                 f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}"
             )
         check_choice("mode", self.mode, ("difference", "norm"))
-        check_flag("weighted", self.weighted)
-
-    @property
-    def contains_own(self) -> bool:
-        """Whether own has a weight of its own."""
-        return self.weighted
+        check_flag("contains_own", self.contains_own)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The weights of the edges, if messages are weighted by them."""
-        return ("gossip",) if self.weighted else ()
+        return ("gossip",) if self.contains_own else ()
 
     def aggregate(
         self,
@@ -106,7 +101,7 @@ class SCClip(Rule):
         """(n, k) the weights of the messages before they are clipped."""
         # A non-finite own has no ball around it. Its client keeps it, since all shares are 0.
         accepted = inbox.present & norms.isfinite()[:, None]
-        return gossip_weights(gossip, inbox, accepted) if self.weighted else uniform(accepted)
+        return gossip_weights(gossip, inbox, accepted) if self.contains_own else uniform(accepted)
 
     def _radius(self, distances: Tensor, inbox: Inbox) -> Tensor:
         """(n, 1) the clipping radius of each client."""
