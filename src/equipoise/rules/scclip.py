@@ -33,11 +33,10 @@ class SCClip(Rule):
             single message, both are its distance.
         mode: ``"difference"`` clips :math:`w_j - w_i`, ``"norm"`` clips :math:`w_j` to the norm of
             own.
-
-        contains_own: give own a share as well, as He et al. do. Own and the clipped messages are
-            weighed by the round input ``gossip``, or equally without it: :math:`\mathrm{AGG}_i = W_{ii} w_i + \sum_j W_{ij} z_j`.
-            The aggregate then contains own: mix it with ``alpha=0``. `ClippedGossip` also adapts
-            the radius.
+        contains_own: give own a share as well, as He et al. do:
+            :math:`\mathrm{AGG}_i = W_{ii} w_i + \sum_j W_{ij} z_j`, weighted by the round input
+            ``gossip``, or equally without it. Mix the aggregate with ``alpha=0``. `ClippedGossip`
+            also adapts the radius.
 
     With ``mode="norm"``, ``weights`` are shares of the clipped messages.
 
