@@ -22,7 +22,7 @@ from benchmarks.peers import versions
 from benchmarks.racing import measure_time
 from benchmarks.results import Results, resumed, save
 from benchmarks.scale import SCALE, SCALE_RULES, ScaleRace
-from benchmarks.workloads import RULES, WORKLOADS, Round, Workload, workload_named
+from benchmarks.workloads import FURTHER_RULES, RULES, WORKLOADS, Round, Workload, workload_named
 from equipoise.kernels import native
 
 
@@ -87,10 +87,10 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--rules",
         nargs="+",
-        choices=RULES,
+        choices=[*RULES, *FURTHER_RULES],
         default=list(RULES),
         metavar="RULE",
-        help=", ".join(RULES),
+        help=", ".join([*RULES, *FURTHER_RULES]),
     )
     add(
         "--repeats",

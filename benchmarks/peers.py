@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from benchmarks import naive
+from benchmarks import naive, naive_received
 from benchmarks.naive import Opponent
 from benchmarks.workloads import Round
 
@@ -47,19 +47,53 @@ def byzfl_aggregators() -> ModuleType | None:
     return importlib.import_module("byzfl.aggregators")
 
 
+BYZFL_RULES = {
+    "FedAvg": "Average",
+    "Krum": "Krum",
+    "TrimmedMean": "TrMean",
+    "Median": "Median",
+    "MultiKrum": "MultiKrum",
+    "MeaMed": "Meamed",
+    "GeometricMedian": "GeometricMedian",
+    "CenteredClip": "CenteredClipping",
+    "CAF": "CAF",
+    "MDA": "MDA",
+    "SMEA": "SMEA",
+}
+WITHOUT_COUNT = ("FedAvg", "Median", "GeometricMedian", "CenteredClip")
+BYZFL_WRAPPERS = ("NNM", "ARC")
+
+
 def byzfl_rule(rule: str, tolerated: int) -> Opponent | None:
     """The rule of byzfl that is nearest to ours, if there is one."""
     found = byzfl_aggregators()
-    names = {"FedAvg": "Average", "Krum": "Krum", "TrimmedMean": "TrMean", "Median": "Median"}
-    if found is not None and rule == "NNA":
+    if found is None:
+        return None
+    if rule == "NNA":
         # Which of the models is own is given by its place.
         monna = found.MoNNA(tolerated, 0)
         return Opponent(lambda own, received: monna(torch.cat([own[None], received])))
-    if found is None or rule not in names:
+    if rule in BYZFL_WRAPPERS:
+        change = getattr(importlib.import_module("byzfl.aggregators.preaggregators"), rule)
+        trimmed = found.TrMean(tolerated)
+        # It clips in place, and around 0.
+        return Opponent(lambda own, received: trimmed(change(tolerated)(received.clone())))
+    if rule not in BYZFL_RULES:
         return None
-    needs_count = rule in ("Krum", "TrimmedMean")
-    aggregator = getattr(found, names[rule])(*([tolerated] if needs_count else []))
-    return Opponent(lambda own, received: aggregator(received))
+    # As many steps as ours take on the workloads until v changes by less than 1e-6.
+    steps = {"CenteredClip": {"L": 3, "tau": 1.0}, "GeometricMedian": {"T": 5}}
+    options = steps.get(rule, {})
+    counts = [] if rule in WITHOUT_COUNT else [tolerated]
+    aggregator = getattr(found, BYZFL_RULES[rule])(*counts, **options)
+    if rule != "CenteredClip":
+        return Opponent(lambda own, received: aggregator(received))
+
+    def clip(own: Tensor, received: Any) -> Tensor:
+        # It keeps its last result, and starts there.
+        aggregator.m = own
+        return aggregator(received)
+
+    return Opponent(clip)
 
 
 @cache
@@ -122,7 +156,7 @@ def opponents(rule: str, work: Round) -> dict[str, Opponent]:
     """By name, the aggregates of one client to compare a rule with."""
     tolerated = work.inputs["tolerated"]
     found = {
-        "naive": Opponent(partial(naive.RULES[rule], **work.inputs)),
+        "naive": Opponent(partial((naive.RULES | naive_received.RULES)[rule], **work.inputs)),
         "byzfl": byzfl_rule(rule, tolerated),
         "flower": flower_rule(rule, tolerated),
     }

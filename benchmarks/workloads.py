@@ -39,6 +39,22 @@ RULES: dict[str, eq.Aggregator] = {
     "BridgeK": eq.Bridge("K"),
 }
 
+FURTHER_RULES: dict[str, eq.Aggregator] = {
+    "MultiKrum": eq.MultiKrum(),
+    "Bulyan": eq.Bulyan(),
+    "MeaMed": eq.MeaMed(),
+    "GeometricMedian": eq.GeometricMedian(tolerance=1e-6),
+    "CenteredClip": eq.CenteredClip(start="own"),
+    "CAF": eq.CAF(),
+    "MDA": eq.MDA(),
+    "SMEA": eq.SMEA(),
+    "NNM": eq.NNM(eq.TrimmedMean()),
+    "Bucketing": eq.Bucketing(eq.Median()),
+    "ARC": eq.ARC(eq.TrimmedMean()),
+    "StaticClip": eq.StaticClip(eq.Median()),
+}
+"""Rules beyond those of the BALANCE paper; wrappers are measured around order statistics."""
+
 SPREAD = 1e-2  # of the models around their mean, relative: late in training clients nearly agree
 
 
@@ -129,10 +145,11 @@ class Round:
     def ours(self, rule: str, **inputs: Any) -> eq.Aggregated:
         """All clients in one call; a new inbox each time, for it remembers norms."""
         inputs = self.inputs | inputs
+        aggregate = RULES[rule] if rule in RULES else FURTHER_RULES[rule]
         with without_warnings():  # time is measured, also where few neighbours are no guarantee
             if self.n == 1:
-                return RULES[rule](self.models[0], self.models[1:], **inputs)
-            return RULES[rule](self.models, self.topology.deliver(self.models), **inputs)
+                return aggregate(self.models[0], self.models[1:], **inputs)
+            return aggregate(self.models, self.topology.deliver(self.models), **inputs)
 
     def in_torch(self, rule: str, **inputs: Any) -> eq.Aggregated:
         with native.disabled():

@@ -58,6 +58,11 @@ RULES: dict[str, Any] = {
     "centered-clip": eq.CenteredClip(start="own"),
     "centered-clip-0.25": eq.CenteredClip(tau=0.25, steps=5, start="own"),
     "caf": eq.CAF(),
+    "nnm-trimmed-mean": eq.NNM(eq.TrimmedMean()),
+    "bucketing": eq.Bucketing(eq.FedAvg(), s=2),
+    "arc": eq.ARC(eq.FedAvg()),
+    "nnm": eq.NNM(eq.FedAvg()),
+    "static-clip-median": eq.StaticClip(eq.Median(), radius=1.0),
 }
 
 CONTAIN_OWN = (

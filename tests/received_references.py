@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -156,13 +156,3 @@ def caf(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -
     weights = np.zeros(len(messages))
     weights[here] = best
     return weighted_sum(own, messages, weights)
-
-
-RECEIVED: dict[str, Callable[..., Answer]] = {
-    "MultiKrum": multi_krum,
-    "Bulyan": bulyan,
-    "MeaMed": mea_med,
-    "GeometricMedian": geometric_median,
-    "CenteredClip": centered_clip,
-    "CAF": caf,
-}

@@ -47,11 +47,10 @@ def scale(rule: Any, own: Tensor, inbox: Inbox, factor: float, **inputs: Any) ->
     """Models in other units: all rules but UBAR, whose losses have units of their own; a number for
     tau scales too.
     """
-    scaled_rule = (
-        replace(rule, tau=rule.tau * factor)
-        if isinstance(getattr(rule, "tau", None), float)
-        else rule
-    )
+    scaled_rule = rule
+    for name in ("tau", "radius"):
+        if isinstance(getattr(rule, name, None), float):
+            scaled_rule = replace(rule, **{name: getattr(rule, name) * factor})
     plain = rule(own, inbox, **inputs)
     scaled = scaled_rule(own * factor, with_bank(inbox, inbox.bank * factor), **inputs)
     require_same_model(scaled.model, plain.model * factor, unit=factor * size_of(own))

@@ -16,6 +16,7 @@ import equipoise as eq
 from benchmarks import (
     memory,
     naive,
+    naive_received,
     peers,
     racing,
     scale,
@@ -24,7 +25,7 @@ from benchmarks import (
 from benchmarks.naive import Opponent
 from benchmarks.racing import Row
 from benchmarks.results import Results
-from benchmarks.workloads import RULES, WORKLOADS, Round, Workload
+from benchmarks.workloads import FURTHER_RULES, RULES, WORKLOADS, Round, Workload
 from equipoise.kernels import native
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
@@ -58,6 +59,7 @@ needs_flower = pytest.mark.skipif(
 
 def test_each_rule_has_a_loop() -> None:
     assert list(naive.RULES) == list(RULES)
+    assert list(naive_received.RULES) == list(FURTHER_RULES)
 
 
 def with_an_outlier(workload: Workload) -> Round:
@@ -73,6 +75,13 @@ def test_naive_loops_agree(rule: str, workload: Workload) -> None:
     work = with_an_outlier(workload)
     theirs = work.one_by_one(peers.opponents(rule, work)["naive"], workload.n)
     assert_close(theirs, work.ours(rule).model)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in FURTHER_RULES if rule != "Bucketing"])
+def test_further_loops_agree(rule: str) -> None:
+    work = with_an_outlier(GRAPHS["sparse, odd degree"])
+    theirs = work.one_by_one(peers.opponents(rule, work)["naive"], work.n)
+    torch.testing.assert_close(theirs, work.ours(rule).model, rtol=1e-4, atol=1e-4)
 
 
 @every_graph

@@ -37,6 +37,8 @@ RULES: dict[str, Any] = {
 MOST = {"TrimmedMean": 2, "Krum": 1, "UBAR": 4}
 MOST |= {"ClippedGossip": 4, "CSPlus": 2, "GTS": 4, "RTC": 4}
 MOST |= {"NNA": 2, "IOS": 2, "FABA": 2, "Bridge": 2, "Bridge K": 1}
+RULES |= {rule.__name__: rule for rule in (eq.MultiKrum, eq.MeaMed, eq.CAF, eq.MDA, eq.SMEA)}
+MOST |= {"MultiKrum": 1, "MeaMed": 2, "CAF": 2, "MDA": 2, "SMEA": 2}
 
 
 def losses(models: Tensor, clients: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from equipoise.kernels._blocks import (
     same_rows,
 )
 from equipoise.kernels._centered_products import CenteredProducts, centered_products
+from equipoise.kernels._count_sketch import count_sketch
 from equipoise.kernels._decisions import NEAR_TIE, decide, exact_distances
 from equipoise.kernels._distances import (
     close_messages,
@@ -31,6 +32,7 @@ from equipoise.kernels._edge_index import Group
 from equipoise.kernels._farthest import without_farthest
 from equipoise.kernels._krum_selection import krum_selection
 from equipoise.kernels._message_distances import message_distances
+from equipoise.kernels._nearest_messages import nearest_messages
 from equipoise.kernels._nearest_sums import nearest_sums
 from equipoise.kernels._norms import are_finite, norms
 from equipoise.kernels._order_statistics import trimmed_mean
@@ -63,6 +65,7 @@ __all__ = [
     "combine_if_finite",
     "compute_dtype",
     "cosines",
+    "count_sketch",
     "decide",
     "distances",
     "exact_distances",
@@ -74,6 +77,7 @@ __all__ = [
     "mean_around_median",
     "message_distances",
     "native",
+    "nearest_messages",
     "nearest_sums",
     "new_output",
     "norms",

@@ -114,7 +114,9 @@ def without_warnings() -> Iterator[None]:
 @contextmanager
 def serving(clients: Tensor) -> Iterator[None]:
     """Let warnings and errors call receiver i of an inbox ``clients[i]``."""
-    token = _served_clients.set(clients)
+    outer = _served_clients.get()
+    # A rule made of rules may number its receivers again inside of another one.
+    token = _served_clients.set(clients if outer is None else outer[clients])
     try:
         yield
     finally:

@@ -39,6 +39,8 @@ class Rule(ABC):
     Subclasses declare their properties in class attributes:
 
     - ``isotropic``: the rule only uses norms and angles, so that it commutes with rotations.
+    - ``coordinatewise``: a coordinate of the aggregate depends on this coordinate of the messages
+      only, so that some coordinates can be aggregated at a time.
     - ``contains_own``: the aggregate already contains own, as in gossip averaging. A `Simulator`
       then does not mix it with own again by default: see `equipoise.default_alpha`.
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
@@ -47,6 +49,7 @@ class Rule(ABC):
     """
 
     isotropic: ClassVar[bool] = False
+    coordinatewise: ClassVar[bool] = False
 
     @property
     def contains_own(self) -> bool:

@@ -41,6 +41,7 @@ class FedAvg(Rule):
     """
 
     isotropic: ClassVar[bool] = True
+    coordinatewise: ClassVar[bool] = True
 
     weighted: bool = False
     cap: float = math.inf

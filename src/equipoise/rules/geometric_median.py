@@ -12,6 +12,7 @@ from equipoise import kernels
 from equipoise._utils.validation import check_count, check_number
 from equipoise.kernels import CenteredProducts
 from equipoise.messages import Inbox
+from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.types import Aggregated
 
@@ -20,12 +21,14 @@ from equipoise.types import Aggregated
 class GeometricMedian(Rule):
     r"""The model with the smallest sum of distances to the received models.
 
-    .. math:: \mathrm{AGG}_i = \arg\min_v \sum_{j \in N_i} \|w_j - v\|
+    .. math:: \mathrm{AGG}_i = \arg\min_v \sum_{j \in N_i} p_j \, \|w_j - v\|
 
     Smoothed Weiszfeld steps, starting at the coordinate-wise median:
 
     .. math:: v \leftarrow \frac{\sum_j a_j w_j}{\sum_j a_j}, \qquad
-              a_j = \frac{1}{\max(\nu, \|w_j - v\|)}
+              a_j = \frac{p_j}{\max(\nu, \|w_j - v\|)}
+
+    where :math:`p_j` are equal, or proportional to the senders' numbers of examples.
 
     Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning*, 2022, whose
     :math:`\nu` is a length; here it is relative to the median distance of the messages to the
@@ -39,6 +42,10 @@ class GeometricMedian(Rule):
     pulls with the same force as a benign one, also if it lies far away.
 
     Args:
+        weighted: multiply the distance to each message by its sender's number of training examples,
+            which is passed at the call as ``samples``, a tensor indexed by client id.
+        cap: with ``weighted``, no message counts for more than this multiple of an equal share. A
+            sender may claim any number of examples; beyond the cap, a claim gains nothing.
         nu: smoothing, relative to the median distance.
         tolerance: relative change that ends the steps.
         steps: the largest number of steps.
@@ -49,47 +56,57 @@ class GeometricMedian(Rule):
     """
 
     isotropic: ClassVar[bool] = False  # the coordinate-wise median depends on the basis
-    needs: ClassVar[tuple[str, ...]] = ()
-
+    weighted: bool = False
+    cap: float = 2.0
     nu: float = 1e-6
     tolerance: float = 1e-12
     steps: int = 1000
 
     def __post_init__(self) -> None:
+        check_weighting(self.weighted, self.cap)
         check_number("nu", self.nu)
         check_number("tolerance", self.tolerance)
         check_count("steps", self.steps, 1)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The number of examples of each client, if messages are weighted by it."""
+        return ("samples",) if self.weighted else ()
 
     def aggregate(
         self,
         own: Tensor,
         inbox: Inbox,
         *,
+        samples: Tensor | None = None,
         out: Tensor | None = None,
         state: Any = None,
         **_: Any,
     ) -> Aggregated:
         """Find the weights of the messages, then combine them."""
+        samples = samples if self.weighted else None
+        shares = message_shares(inbox, inbox.present, samples, self.cap)
         most = inbox.slots.new_full((inbox.n,), inbox.k)
         # The memory of the result holds the start first.
         start = kernels.trimmed_mean(own, inbox, most, out=out)
         weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
         for around in kernels.centered_products(own, start, inbox):
-            columns = around.group.columns
-            weights[around.group.receivers[:, None], columns] = self._weiszfeld(around)
-        own_weights = (inbox.counts == 0).double()
+            places = (around.group.receivers[:, None], around.group.columns)
+            weights[places] = self._weiszfeld(around, shares[places])
+        # A client none of whose messages counts keeps its own model.
+        own_weights = (kernels.row_sums(weights) == 0).double()
         model = kernels.combine(own, own_weights, inbox, weights, out=start)
         return Aggregated(model, as_diagnostic(weights, own), state)
 
-    def _weiszfeld(self, around: CenteredProducts) -> Tensor:
+    def _weiszfeld(self, around: CenteredProducts, parts: Tensor) -> Tensor:
         """(r, c) weights of the messages; receivers whose steps have ended wait for the others."""
         # Message j is start + scales_j * y_j, so that shares of y_j are weights times scales.
         shares = torch.zeros_like(around.scales)
-        moving = torch.arange(len(shares), device=shares.device)
+        moving = (kernels.row_sums(parts) > 0).nonzero().flatten()
         for _ in range(self.steps):
             some = around.part(moving)
             floor = self.nu * some.usual[:, None] / some.scales
-            pulls = 1 / some.relative_distances(shares[moving]).maximum(floor)
+            pulls = parts[moving] / some.relative_distances(shares[moving]).maximum(floor)
             stepped = pulls / kernels.row_sums(pulls / some.scales)[:, None]
             changed = some.length(stepped - shares[moving]) > self.tolerance * some.usual
             shares[moving] = stepped

@@ -39,6 +39,7 @@ class MeaMed(Rule):
     tensor([2., 5.])
     """
 
+    coordinatewise: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 
     tolerated: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Median(Rule):
     >>> eq.Median()(torch.zeros(2), received).model
     tensor([3.0000, 3.5000])
     """
+
+    coordinatewise: ClassVar[bool] = True
 
     weighted: bool = False
     cap: float = 2.0

@@ -14,11 +14,10 @@ from equipoise._utils.validation import describe
 from equipoise.kernels import chunks
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
+from equipoise.rules._receiver_blocks import COPIED_MODELS, of_clients
 from equipoise.rules.aggregator import Aggregator
 from equipoise.rules.base import Rule, as_diagnostic, needs_of
 from equipoise.types import Aggregated
-
-COPIED_MODELS = 1 << 24  # elements of own models that are copied at a time: 64 MiB of float32
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class PerClient(Rule):
         weights = torch.full_like(inbox.slots, torch.nan, dtype=torch.float64)
         has_weights = False
         for rule, clients in self._batches(own):
-            part = {name: _of_clients(name, value, clients) for name, value in inputs.items()}
+            part = {name: of_clients(name, value, clients) for name, value in inputs.items()}
             # Receivers are renumbered from 0 here; warnings must name the clients of the graph.
             with serving(clients):
                 theirs = rule(own[clients], inbox.of(clients), **part)
@@ -124,14 +123,3 @@ class PerClient(Rule):
             clients = torch.tensor(chosen, device=own.device)
             for part in chunks(len(clients), own.shape[1], COPIED_MODELS):
                 yield rule, clients[part]
-
-
-def _of_clients(name: str, value: Any, clients: Tensor) -> Any:
-    """A round input, restricted to some of the clients."""
-    # The rule numbers its receivers from 0, and the caller's function takes ids of clients.
-    if name == "loss_of" and value is not None:
-        return lambda models, receivers: value(models, clients[receivers])
-    # Samples are looked up by the sender's id, so they stay whole.
-    if name in ("tolerated", "update", "gossip") and isinstance(value, Tensor) and value.dim():
-        return value[clients]
-    return value

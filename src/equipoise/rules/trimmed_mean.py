@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class TrimmedMean(Rule):
     >>> eq.TrimmedMean(tolerated=1)(torch.zeros(2), received).model
     tensor([2.5000, 2.5000])
     """
+
+    coordinatewise: ClassVar[bool] = True
 
     tolerated: int | None = None
     strict: bool = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from equipoise._utils.rng import stream
 from equipoise.attacks import Knowledge, MessageAttack
-from equipoise.messages import Inbox, Lies
+from equipoise.messages import Inbox, Lies, as_lies
 from equipoise.metrics import acceptance
 from equipoise.rules import run_exchanges
 from equipoise.simulation._routes import Routes
@@ -44,9 +46,13 @@ class Exchanges:
         self._bank = bank
         self._workspace = workspace
         self._count = 0
+        self._width = 0  # parameters that went along each edge, over all exchanges
+        self._lies: Lies | None = None
+        self._fetched: Tensor | None = None
 
     def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
         """Run all exchanges: returns the models to mix with, and the aggregates."""
+        self._trained = trained
         with self._watch.phase("aggregate"):
             return run_exchanges(self._rule, trained, self._exchange, **self._inputs)
 
@@ -54,12 +60,38 @@ class Exchanges:
         """Send messages along the graph; malicious clients may replace theirs."""
         with self._watch.phase("forge"):
             # Timed as a phase of its own: the time of an attack is not a cost of the rule.
-            lies = self._forge(sent)
+            lies = self._forge_as_sent(sent)
         with self._watch.phase("deliver"):
             self.inbox = self._routes.deliver(sent, lies, self._bank, self._workspace.memory)
             self._workspace.note_bank(self.inbox.bank, len(sent))
-        self._count += 1
+        self._count_traffic(sent)
         return self.inbox
+
+    def _count_traffic(self, sent: Tensor) -> None:
+        """Count the values along each edge, or along the edges whose receivers fetch a message."""
+        if self._fetched is None:
+            self._width += self.inbox.bank.shape[1]
+        self._count += 1
+        fetches = getattr(self._rule, "fetches", None)
+        if fetches is not None and self._count == 1:
+            self._fetched = fetches(sent, self.inbox, **self._inputs)
+
+    def _forge_as_sent(self, sent: Tensor) -> Lies | Tensor | None:
+        """Lies like the messages that benign clients send.
+
+        A rule may exchange something else than models, such as sketches, and say what clients with
+        given models send. Then lies are models, forged once a round, and sent as that: lies that
+        do not agree over the exchanges would be weaker attacks.
+        """
+        as_sent = getattr(self._rule, "as_sent", None)
+        if as_sent is None:
+            return self._forge(sent)
+        if self._count == 0:
+            found = self._forge(self._trained)
+            self._lies = None if found is None else as_lies(found, self._trained)
+        if self._lies is None:
+            return None
+        return replace(self._lies, rows=as_sent(self._count, self._lies.rows))
 
     def _forge(self, sent: Tensor) -> Lies | Tensor | None:
         attack = self._settings.attack
@@ -109,9 +141,15 @@ class Exchanges:
         """Traffic per client, and the shares of messages that were accepted."""
         mean, most = self._routes.messages_sent
         bank = self.inbox.bank
-        # Each exchange sends one row of the bank along every edge.
-        size = self._count * bank.shape[1] * bank.element_size()
+        # Each exchange sends one row of a bank along every edge, or along those that are fetched.
+        size = self._width * bank.element_size()
         values = {"bytes": size * mean, "bytes_max": size * most}
+        if self._fetched is not None:
+            others = self._fetched & self.inbox.from_others
+            fetched = torch.bincount(self.inbox.senders[others], minlength=self._settings.n)
+            size = bank.shape[1] * bank.element_size()
+            values["bytes"] += size * float(fetched.double().mean())
+            values["bytes_max"] += size * float(fetched.max())
         rates = acceptance(out.weights, self.inbox, self._settings.malicious)
         if rates is not None:
             values["accepted_benign"], values["accepted_malicious"] = rates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
 
 from hypothesis.strategies import SearchStrategy
@@ -54,15 +55,29 @@ MULTI_EXCHANGE_LAWS: Mapping[str, Law[RuleRound]] = {
 
 
 class AsSingleExchange:
-    """A multi-exchange rule as a rule of one exchange: every exchange delivers the same inbox."""
+    """A multi-exchange rule as a rule of one exchange: every exchange delivers the same inbox.
+
+    If the rule says what clients with some models send in an exchange, they send that.
+    """
 
     def __init__(self, rule: MultiExchange) -> None:
         self.rule = rule
 
     def __call__(self, own: Tensor, received: Tensor | Inbox, **inputs: Any) -> Aggregated:
         """Run all exchanges of a round."""
-        # `sent` is not used: the inbox is fixed. The models to mix with, [0], obey no law.
-        return run_exchanges(self.rule, own, lambda sent: received, **inputs)[1]
+        numbers = count()
+
+        def exchange(sent: Tensor) -> Tensor | Inbox:
+            # `sent` is not used: the inbox is fixed.
+            as_sent = getattr(self.rule, "as_sent", None)
+            if as_sent is None:
+                return received
+            bank: Tensor = received if isinstance(received, Tensor) else received.bank
+            messages: Tensor = as_sent(next(numbers), bank)
+            return messages if isinstance(received, Tensor) else received.with_bank(messages)
+
+        # The models to mix with, [0], obey no law.
+        return run_exchanges(self.rule, own, exchange, **inputs)[1]
 
     def __repr__(self) -> str:
         return repr(self.rule)
