@@ -28,7 +28,7 @@ messages, ``e`` directed edges.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from equipoise import attacks, data, metrics, models, plots
+from equipoise import attacks, data, metrics, models, plots, topology
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
@@ -162,6 +162,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "topology",
     "trainable",
     "unflatten",
     "unpack",

@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._gossip import adaptive_radius, edges_of, keep_broken, nearest
 from equipoise.rules._guarantees import check_tolerance
 from equipoise.rules.base import WeightedRule
+from equipoise.topology import Spectral
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class ClippedGossip(WeightedRule):
     (tensor([0.9464]), tensor([0.2000, 0.2000, 0.2000, 0.0038]))
     """
 
+    guarantee: ClassVar[Spectral] = Spectral(81 / 16)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

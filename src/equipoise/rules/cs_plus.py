@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._gossip import LARGEST, SAME_WEIGHT, Edges, edges_of, keep_broken
 from equipoise.rules._guarantees import check_tolerance
 from equipoise.rules.base import WeightedRule
+from equipoise.topology import Spectral
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class CSPlus(WeightedRule):
     (tensor([1.8000]), tensor([0.2000, 0.2000, 0.2000, 0.0067]))
     """
 
+    guarantee: ClassVar[Spectral] = Spectral(2.0)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

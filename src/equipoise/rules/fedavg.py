@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_diagnostic, combine_present
+from equipoise.topology import NoMalicious
 from equipoise.types import Aggregated
 
 
@@ -40,6 +41,7 @@ class FedAvg(Rule):
     tensor([1., 2.])
     """
 
+    guarantee: ClassVar[NoMalicious] = NoMalicious()
     isotropic: ClassVar[bool] = True
     coordinatewise: ClassVar[bool] = True
 

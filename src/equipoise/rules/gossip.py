@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.messages import Inbox
 from equipoise.rules._gossip import gossip_weights
 from equipoise.rules.base import Rule, as_diagnostic, combine_present
+from equipoise.topology import NoMalicious
 from equipoise.types import Aggregated
 
 
@@ -34,6 +35,7 @@ class Gossip(Rule):
     tensor([2.0000, 1.5000])
     """
 
+    guarantee: ClassVar[NoMalicious] = NoMalicious()
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("gossip",)

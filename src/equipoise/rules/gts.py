@@ -11,6 +11,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._gossip import chosen_exactly, edges_of, keep_broken, nearest
 from equipoise.rules._guarantees import check_tolerance
 from equipoise.rules.base import WeightedRule
+from equipoise.topology import Spectral
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class GTS(WeightedRule):
     (tensor([1.2000]), tensor([0.2000, 0.2000, 0.2000, 0.0000]))
     """
 
+    guarantee: ClassVar[Spectral] = Spectral(4.0)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

@@ -12,6 +12,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -39,6 +40,7 @@ class Median(Rule):
     """
 
     coordinatewise: ClassVar[bool] = True
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
 
     weighted: bool = False
     cap: float = 2.0

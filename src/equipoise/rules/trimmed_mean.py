@@ -13,6 +13,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_tolerated
+from equipoise.topology import Trimming
 from equipoise.types import Aggregated
 
 
@@ -45,6 +46,7 @@ class TrimmedMean(Rule):
     """
 
     coordinatewise: ClassVar[bool] = True
+    guarantee: ClassVar[Trimming] = Trimming()
 
     tolerated: int | None = None
     strict: bool = False
