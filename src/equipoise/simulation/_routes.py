@@ -12,7 +12,8 @@ from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.validation import describe
 from equipoise.kernels import are_finite
 from equipoise.messages import Inbox, Lies, as_lies, lies_received
-from equipoise.topology import GossipKind, Topology
+from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 
 
 class Routes:

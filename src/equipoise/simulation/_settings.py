@@ -16,7 +16,8 @@ from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round_inputs import expected_malicious
 from equipoise.simulation._validation import check_rule_setting, check_topology
 from equipoise.simulation.each_round import EachRound
-from equipoise.topology import GossipKind, Topology
+from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 from equipoise.training import Trainer
 
 RuleLike = Aggregator | MultiExchange

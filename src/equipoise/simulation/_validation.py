@@ -24,7 +24,8 @@ from equipoise.attacks import (
 )
 from equipoise.rules import Aggregator, MultiExchange, PerClient
 from equipoise.simulation.each_round import EachRound
-from equipoise.topology import GOSSIP_KINDS, Topology
+from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import KINDS
 from equipoise.training import Trainer
 
 WORD = 8  # bytes that are summed as one integer
@@ -87,7 +88,7 @@ def check_rule_setting(rule: object, n: int) -> None:
 def check_gossip(gossip: object) -> None:
     """Raise unless it is a kind of gossip weights, a function of the topology, or None."""
     if isinstance(gossip, str):
-        check_choice("gossip", gossip, GOSSIP_KINDS)
+        check_choice("gossip", gossip, KINDS)
     elif gossip is not None:
         check_callable("gossip", gossip)
 

@@ -43,7 +43,8 @@ from equipoise.simulation.each_round import EachRound
 from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
 from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
-from equipoise.topology import GossipKind, Topology
+from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 from equipoise.training import Trainer
 
 

@@ -1,8 +1,6 @@
 """Graphs of clients: the class `Topology`, the choice of malicious clients, and diagnostics."""
 
 from equipoise.topology.diagnosis import Diagnosis
-from equipoise.topology.gossip_weights import KINDS as GOSSIP_KINDS
-from equipoise.topology.gossip_weights import GossipKind
 from equipoise.topology.guarantees import (
     BenignConnected,
     Guarantee,
@@ -19,10 +17,8 @@ from equipoise.topology.robustness import Robustness
 from equipoise.topology.topology import Topology
 
 __all__ = [
-    "GOSSIP_KINDS",
     "BenignConnected",
     "Diagnosis",
-    "GossipKind",
     "Guarantee",
     "Neighbors",
     "NoMalicious",
