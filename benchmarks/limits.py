@@ -25,9 +25,16 @@ NAMES = {
     "vpminsd": "comparisons",
 }
 
-EQUAL_WEIGHTS = ("FedAvg", "Balance", "BalanceMedian", "UBAR")
-ORDER_STATISTICS = ("Median", "TrimmedMean")
-ONE_PASS = ("FedAvg", *ORDER_STATISTICS)
+EQUAL_WEIGHTS = (
+    *("FedAvg", "Balance", "BalanceMedian", "UBAR"),
+    *("Gossip", "GTS", "NNA", "IOS", "FABA"),
+)
+ORDER_STATISTICS = ("Median", "TrimmedMean", "BridgeT", "BridgeM")
+ONE_PASS = ("FedAvg", "Gossip", *ORDER_STATISTICS)
+CHOOSE_ONE = ("Krum", "BridgeK")
+# The pairs of these are those of the messages; own is one more in the second group.
+BETWEEN_MESSAGES = ("Krum", "FABA")
+BETWEEN_ALL = ("BridgeK", "IOS")
 
 
 @cache
@@ -84,7 +91,7 @@ def _is_complete(workload: Workload) -> bool:
 def _sums(rule: str, workload: Workload) -> float:
     """Models that are added."""
     n = workload.n
-    if rule == "Krum":
+    if rule in CHOOSE_ONE:
         return 0.0
     # Receivers that lack one message share the sums of blocks: each adds a block and all blocks.
     if _is_complete(workload) and rule in EQUAL_WEIGHTS:
@@ -95,10 +102,11 @@ def _sums(rule: str, workload: Workload) -> float:
 def _pairs(rule: str, workload: Workload) -> float:
     """Pairs of models that are compared."""
     n, k = workload.n, workload.degree
-    if rule == "FedAvg":
+    if rule in ("FedAvg", "Gossip"):
         return 0.0
-    if rule == "Krum":
-        within = n * k * (k - 1) / 2
+    if rule in BETWEEN_MESSAGES + BETWEEN_ALL:
+        models = k if rule in BETWEEN_MESSAGES else k + 1
+        within = n * models * (models - 1) / 2
         return min(within, n * (n - 1) / 2) if n > 1 else within
     # A pair of neighbors is measured once for both.
     return n * k / 2 if n > 1 else k
@@ -106,7 +114,7 @@ def _pairs(rule: str, workload: Workload) -> float:
 
 def _comparisons(rule: str, workload: Workload) -> float:
     n, k = workload.n, workload.degree
-    trim = (k - 1) // 2 if rule == "Median" else workload.tolerated
+    trim = (k - 1) // 2 if rule in ("Median", "BridgeM") else workload.tolerated
     if _is_complete(workload):
         return _size(sorting(n, trim)) + 2 * n
     return n * _size(middle(k, trim))

@@ -105,6 +105,79 @@ def balance_median(own: Tensor, received: Tensor, *, gamma: float = 0.3, **_: An
     return received[accepted].mean(dim=0) if accepted.any() else own
 
 
+# Rules that contain own; all weights are 1 / (k + 1).
+
+
+def gossip(own: Tensor, received: Tensor, **_: Any) -> Tensor:
+    return own + (received - own).sum(dim=0) / (len(received) + 1)
+
+
+def clipped(own: Tensor, received: Tensor, radius: Tensor) -> Tensor:
+    steps = received - own
+    kept: Tensor = (radius / steps.norm(dim=1)).clamp(max=1)
+    return own + kept @ steps / (len(received) + 1)
+
+
+def clipped_gossip(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    apart = (received - own).norm(dim=1)
+    near = apart.topk(len(received) - tolerated, largest=False).values
+    return clipped(own, received, (near.square().sum() / tolerated).sqrt())
+
+
+def cs_plus(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    apart = (received - own).norm(dim=1)
+    return clipped(own, received, apart.topk(2 * tolerated).values[-1])
+
+
+def nearest(own: Tensor, received: Tensor, tolerated: int) -> Tensor:
+    apart = (received - own).norm(dim=1)
+    return received[apart.topk(len(received) - tolerated, largest=False).indices]
+
+
+def gts(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    near = nearest(own, received, tolerated)
+    return own + (near - own).sum(dim=0) / (len(received) + 1)
+
+
+def rtc(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    steps = nearest(own, received, tolerated) - own
+    apart = steps.norm(dim=1)
+    radius = (apart.square().sum() / tolerated).sqrt()
+    return own + (radius / apart).clamp(max=1) @ steps / (len(received) + 1)
+
+
+def nna(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    return torch.cat([own[None], nearest(own, received, tolerated)]).mean(dim=0)
+
+
+def ios(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    left = list(range(len(received)))
+    for _step in range(tolerated):
+        mean = (own + received[left].sum(dim=0)) / (len(left) + 1)
+        left.pop(int((received[left] - mean).norm(dim=1).argmax()))
+    return (own + received[left].sum(dim=0)) / (len(left) + 1)
+
+
+def faba(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    left = list(range(len(received)))
+    for _step in range(tolerated):
+        left.pop(int((received[left] - received[left].mean(dim=0)).norm(dim=1).argmax()))
+    return (own + received[left].sum(dim=0)) / (len(left) + 1)
+
+
+def bridge_t(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    kept = received.sort(dim=0).values[tolerated : len(received) - tolerated]
+    return torch.cat([kept, own[None]]).mean(dim=0)
+
+
+def bridge_m(own: Tensor, received: Tensor, **_: Any) -> Tensor:
+    return median(own, torch.cat([received, own[None]]))
+
+
+def bridge_k(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
+    return krum(own, torch.cat([own[None], received]), tolerated=tolerated)
+
+
 RULES: dict[str, Callable[..., Tensor]] = {
     "FedAvg": fedavg,
     "Krum": krum,
@@ -115,6 +188,17 @@ RULES: dict[str, Callable[..., Tensor]] = {
     "SCClip": scclip,
     "Balance": balance,
     "BalanceMedian": balance_median,
+    "Gossip": gossip,
+    "ClippedGossip": clipped_gossip,
+    "CSPlus": cs_plus,
+    "GTS": gts,
+    "RTC": rtc,
+    "NNA": nna,
+    "IOS": ios,
+    "FABA": faba,
+    "BridgeT": bridge_t,
+    "BridgeM": bridge_m,
+    "BridgeK": bridge_k,
 }
 
 

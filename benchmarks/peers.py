@@ -69,6 +69,10 @@ def byzfl_rule(rule: str, tolerated: int) -> Opponent | None:
     found = byzfl_aggregators()
     if found is None:
         return None
+    if rule == "NNA":
+        # Which of the models is own is given by its place.
+        monna = found.MoNNA(tolerated, 0)
+        return Opponent(lambda own, received: monna(torch.cat([own[None], received])))
     if rule in BYZFL_WRAPPERS:
         change = getattr(importlib.import_module("byzfl.aggregators.preaggregators"), rule)
         trimmed = found.TrMean(tolerated)

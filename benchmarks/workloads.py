@@ -26,6 +26,17 @@ RULES: dict[str, eq.Aggregator] = {
     "SCClip": eq.SCClip(),
     "Balance": eq.Balance(),
     "BalanceMedian": eq.BalanceMedian(),
+    "Gossip": eq.Gossip(),
+    "ClippedGossip": eq.ClippedGossip(),
+    "CSPlus": eq.CSPlus(),
+    "GTS": eq.GTS(),
+    "RTC": eq.RTC(),
+    "NNA": eq.NNA(),
+    "IOS": eq.IOS(),
+    "FABA": eq.FABA(),
+    "BridgeT": eq.Bridge("T"),
+    "BridgeM": eq.Bridge("M"),
+    "BridgeK": eq.Bridge("K"),
 }
 
 FURTHER_RULES: dict[str, eq.Aggregator] = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._utils.rng import stream
+from tests import gossip_references, references
 from tests import received_references as received
-from tests import references
 from tests.references import Answer, Message, Vector, norm, present
 
 
@@ -131,15 +131,19 @@ def arc(
     return clipped(own, messages, radius, rule, tolerated=tolerated, **inputs)
 
 
-REFERENCES: dict[str, Callable[..., Answer]] = references.REFERENCES | {
-    "MultiKrum": received.multi_krum,
-    "Bulyan": received.bulyan,
-    "MeaMed": received.mea_med,
-    "GeometricMedian": received.geometric_median,
-    "CenteredClip": received.centered_clip,
-    "CAF": received.caf,
-    "NNM": nnm,
-    "Bucketing": bucketing,
-    "StaticClip": static_clip,
-    "ARC": arc,
-}
+REFERENCES: dict[str, Callable[..., Answer]] = (
+    references.REFERENCES
+    | gossip_references.GOSSIP
+    | {
+        "MultiKrum": received.multi_krum,
+        "Bulyan": received.bulyan,
+        "MeaMed": received.mea_med,
+        "GeometricMedian": received.geometric_median,
+        "CenteredClip": received.centered_clip,
+        "CAF": received.caf,
+        "NNM": nnm,
+        "Bucketing": bucketing,
+        "StaticClip": static_clip,
+        "ARC": arc,
+    }
+)

@@ -37,6 +37,19 @@ RULES: dict[str, Any] = {
     "scclip-median": eq.SCClip(tau="median"),
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
     "scclip-norm": eq.SCClip(mode="norm"),
+    "scclip-gossip": eq.SCClip(tau=0.5, contains_own=True),
+    "gossip": eq.Gossip(),
+    "clipped-gossip": eq.ClippedGossip(),
+    "cs-plus": eq.CSPlus(),
+    "gts": eq.GTS(),
+    "rtc": eq.RTC(),
+    "nna": eq.NNA(),
+    "ios": eq.IOS(),
+    "faba": eq.FABA(),
+    "bridge-t": eq.Bridge(),
+    "bridge-m": eq.Bridge("M"),
+    "bridge-k": eq.Bridge("K"),
+    "bridge-b": eq.Bridge("B"),
     "multi-krum": eq.MultiKrum(),
     "bulyan": eq.Bulyan(),
     "mea-med": eq.MeaMed(),
@@ -47,6 +60,22 @@ RULES: dict[str, Any] = {
     "bucketing": eq.Bucketing(eq.FedAvg(), s=2),
     "arc": eq.ARC(eq.FedAvg()),
 }
+
+CONTAIN_OWN = (
+    "scclip-gossip",
+    "gossip",
+    "clipped-gossip",
+    "cs-plus",
+    "gts",
+    "rtc",
+    "nna",
+    "ios",
+    "faba",
+    "bridge-t",
+    "bridge-m",
+    "bridge-k",
+    "bridge-b",
+)
 
 
 LEARNS: dict[str, Any] = {

@@ -50,9 +50,12 @@ def mean_around_median(values: Vector, amount: int) -> Answer:
     """Per coordinate, the mean of the values nearest to the median; (count, d)."""
     ordered = np.sort(values, axis=0)
     count = len(values)
-    median = ordered[(count - 1) // 2] / 2 + ordered[count // 2] / 2
-    # Stable, so that of two values equally far the smaller one comes first.
-    nearest = np.argsort(np.abs(ordered - median), axis=0, kind="stable")[:amount]
+    low = ordered[(count - 1) // 2]
+    high = ordered[count // 2]
+    # Twice the distances to the median. Those of the two middle values are equal, and a median that
+    # is rounded would decide between them. Stable, so that the smaller one comes first.
+    distances = np.abs((ordered - low) + (ordered - high))
+    nearest = np.argsort(distances, axis=0, kind="stable")[:amount]
     kept = np.take_along_axis(ordered, nearest, axis=0)
     return Answer(kept.mean(axis=0), None, np.abs(kept).mean(axis=0))
 

@@ -14,35 +14,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tests import reference_shares
+from tests import gossip_references, reference_shares
 from tests.reference_shares import shares
-
-Vector = NDArray[np.float64]
-
-
-class Message(NamedTuple):
-    """A model and the id of the client that sent it."""
-
-    sender: int
-    vector: Vector
-
-
-class Answer(NamedTuple):
-    """The expected result of a rule for one client.
-
-    ``magnitude`` is, per coordinate, the mean absolute value of the averaged terms. Rounding errors
-    are relative to it.
-    """
-
-    model: Vector
-    weights: Vector | None
-    magnitude: Vector
+from tests.reference_tools import (
+    Answer,
+    Message,
+    Vector,
+    array,
+    mean_of,
+    middle,
+    norm,
+    present,
+    weighted_sum,
+)
 
 
 def fedavg(
@@ -179,21 +168,28 @@ def scclip(
     *,
     tau: float | str = 1.0,
     mode: str = "difference",
+    contains_own: bool = False,
+    gossip: Any = None,
     **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
 
     "difference" is He et al. (2022): own + (w_j - own) * min(1, tau / ||w_j - own||).
-    "norm" is the clipping of sec. 2.3: w_j * min(1, ||own|| / ||w_j||).
+    "norm" is the clipping of sec. 2.3: w_j * min(1, ||own|| / ||w_j||). If the aggregate contains
+    own, it and the clipped messages have gossip weights.
     """
     here = present(messages)
+    shares = np.zeros(len(messages))
+    shares[here] = 1 / max(1, len(here))
+    if contains_own:
+        shares = gossip_references.edge_weights(messages, gossip)
     if mode == "norm":
         clipped = list(messages)
         for position in here:
             sender, vector = messages[position]
             if norm(vector) > norm(own):
                 clipped[position] = Message(sender, vector / norm(vector) * norm(own))
-        return mean_of(own, clipped, here)
+        return gossip_references.own_and(own, clipped, shares)
     distances = {position: norm(messages[position].vector - own) for position in here}
     radius = clipping_radius(tau, sorted(distances.values()))
     weights = np.zeros(len(messages))
@@ -202,8 +198,8 @@ def scclip(
     for position in here:
         distance = distances[position]
         factor = 1.0 if distance <= radius else radius / distance
-        weights[position] = factor / len(here)
-        clipped_step = (messages[position].vector - own) * factor / len(here)
+        weights[position] = factor * shares[position]
+        clipped_step = (messages[position].vector - own) * weights[position]
         step = step + clipped_step
         magnitude = magnitude + np.abs(clipped_step)
     return Answer(own + step, weights, magnitude)
@@ -350,6 +346,8 @@ def reference_one(
 ) -> Answer:
     """The reference for receiver ``i`` of an inbox, whose own model is ``own (d,)``."""
     slots = [s for s in range(inbox.mask.shape[1]) if bool(inbox.mask[i, s])]
+    if inputs.get("gossip") is not None:
+        inputs["gossip"] = inputs["gossip"][slots]
     answer = reference(array(own), messages_of(inbox, i), **inputs)
     if answer.weights is None:
         return answer
@@ -363,6 +361,8 @@ def client_inputs(inputs: dict[str, Any], i: int) -> dict[str, Any]:
     mine = dict(inputs)
     if isinstance(mine.get("tolerated"), Tensor):
         mine["tolerated"] = int(mine["tolerated"][i])
+    if isinstance(mine.get("gossip"), Tensor):
+        mine["gossip"] = array(mine["gossip"][i])
     if isinstance(mine.get("samples"), Tensor):
         mine["samples"] = array(mine["samples"])
     if "loss_of" in mine:
@@ -388,21 +388,6 @@ def messages_of(inbox: Any, i: int) -> list[Message]:
         for s in range(inbox.mask.shape[1])
         if bool(inbox.mask[i, s])
     ]
-
-
-def present(messages: Sequence[Message]) -> list[int]:
-    """The positions of the messages that a rule may look at: those without NaN and infinities."""
-    return [
-        position for position, message in enumerate(messages) if np.isfinite(message.vector).all()
-    ]
-
-
-def mean_of(own: Vector, messages: Sequence[Message], positions: Sequence[int]) -> Answer:
-    """The mean of the chosen messages, or own if there are none."""
-    weights = np.zeros(len(messages))
-    for position in positions:
-        weights[position] = 1 / len(positions)
-    return weighted_sum(own, messages, weights)
 
 
 def sample_weights(
@@ -447,28 +432,3 @@ def weighted_order_statistic(
         [reference_shares.trimmed_mean(list(column), given, cut) for column in columns]
     )
     return Answer(model, None, np.abs(columns).mean(axis=1))
-
-
-def weighted_sum(own: Vector, messages: Sequence[Message], weights: Vector) -> Answer:
-    """The sum of weighted messages, or own if nothing has weight."""
-    if not weights.any():
-        return Answer(own.copy(), weights, np.abs(own))
-    used = [position for position in range(len(messages)) if weights[position] > 0]
-    model = sum(weights[p] * messages[p].vector for p in used)
-    magnitude = sum(weights[p] * np.abs(messages[p].vector) for p in used)
-    return Answer(model, weights, magnitude)
-
-
-def middle(ascending: Sequence[float]) -> float:
-    """The median of sorted numbers: the middle one, or the mean of the two in the middle."""
-    return (ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]) / 2
-
-
-def norm(vector: Vector) -> float:
-    """The Euclidean norm."""
-    return math.sqrt(float(np.sum(vector * vector)))
-
-
-def array(tensor: Tensor) -> Vector:
-    """A tensor as a float64 array."""
-    return tensor.detach().double().numpy()

@@ -58,7 +58,8 @@ def scale(rule: Any, own: Tensor, inbox: Inbox, factor: float, **inputs: Any) ->
 
 
 def translation(rule: Any, own: Tensor, inbox: Inbox, shift: Tensor, **inputs: Any) -> None:
-    """Translated models: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference")."""
+    """Translated models: FedAvg, Krum, TrimmedMean, Median, SCClip(mode="difference"), and
+    all rules that contain own."""
     plain = rule(own, inbox, **inputs)
     moved = rule(own + shift, with_bank(inbox, inbox.bank + shift), **inputs)
     require_same_model(moved.model, plain.model + shift, unit=size_of(own) + size_of(shift))

@@ -11,6 +11,7 @@ from torch import Tensor
 import equipoise as eq
 from tests.cases import Case, LearnCase
 from tests.distance_cases import BALANCE, BALANCE_MEDIAN, FLTRUST, KRUM, SCCLIP
+from tests.gossip_cases import GOSSIP_CASES
 
 nan = math.nan
 inf = math.inf
@@ -289,6 +290,7 @@ CASES = [
     *FLTRUST,
     *UBAR,
     *SCCLIP,
+    *GOSSIP_CASES,
 ]
 
 

@@ -41,6 +41,11 @@ class RoundInputs(TypedDict, total=False):
     - ``tolerated``: how many malicious neighbors to expect, one number or one per client; it takes
       precedence over the rule's own.
     - ``samples``: the number of training examples of each client, by id.
+    - ``gossip``: the weight of each message in gossip averaging, one number per slot, (n, k), or
+      (k,) for one client: `Topology.gossip_weights` returns them. They are at least 0, and those of
+      a client sum to at most 1; own has the remainder, and the weight of every message that is
+      absent. Without this input, rules that read it give all present messages and own equal
+      weights.
     - ``loss_of``: losses of candidate models on the data of the receiver. For one client it is
       ``loss_of(models (c, d)) -> (c,)``. For many clients it is
       ``loss_of(models (c, d), clients (c,)) -> (c,)``, which evaluates model j on the data of
@@ -58,6 +63,7 @@ class RoundInputs(TypedDict, total=False):
     total: int
     tolerated: int | Tensor
     samples: Tensor
+    gossip: Tensor
     loss_of: Callable[..., Tensor]
     update: Tensor
     generator: torch.Generator

@@ -127,7 +127,7 @@ def test_torch_without_native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_byzfl
 @every_graph
-@pytest.mark.parametrize("rule", ["FedAvg", "TrimmedMean", "Median"])
+@pytest.mark.parametrize("rule", ["FedAvg", "TrimmedMean", "Median", "NNA"])
 def test_byzfl_agrees(rule: str, workload: Workload) -> None:
     work = with_an_outlier(workload)
     theirs = work.one_by_one(peers.opponents(rule, work)["byzfl"], work.n)

@@ -38,9 +38,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an input of no rule": (
         lambda: MEDIAN(OWN, RECEIVED, colour=3),  # type: ignore[call-arg]
-        "Median got an unknown input 'colour': rules know t, total, tolerated, samples, loss_of, "
-        "update, generator, "
-        "state, out",
+        "Median got an unknown input 'colour': rules know t, total, tolerated, samples, gossip, "
+        "loss_of, update, generator, state, out",
     ),
     "a misspelt input of LEARN": (
         lambda: eq.LEARN(tolerated=0).exchanges(OWN, t=0, udpate=OWN).send(None),  # type: ignore[call-arg]

@@ -23,6 +23,16 @@ from tests.error_messages.mistakes import (
 )
 
 MISTAKES: dict[str, Mistake] = {
+    "gossip weights of another client": (
+        lambda: eq.Gossip()(OWN, RECEIVED, gossip=torch.full((3,), 0.25)),
+        "gossip must be a floating-point tensor with one weight per slot, shape (n, k) = (1, 2), "
+        "found float32 (1, 3)",
+    ),
+    "gossip weights with that of own": (
+        lambda: eq.Gossip()(OWN, RECEIVED, gossip=torch.tensor([0.9, 0.9])),
+        "gossip must be at least 0 and sum to at most 1 for each client, "
+        "found weights from 0.9 with sums up to 1.8",
+    ),
     "a list of messages": (
         lambda: MEDIAN(OWN, [OWN, OWN]),  # type: ignore[arg-type]
         "received must be a (k, d) tensor or an Inbox, found list; "

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,24 @@ from equipoise import attacks
 
 OWN = torch.zeros(1)
 FIVE = torch.tensor([[1.0], [2.0], [1e6], [1e6], [1e6]])
-RULES: dict[str, Any] = {"TrimmedMean": eq.TrimmedMean, "Krum": eq.Krum, "UBAR": eq.UBAR}
-MOST = {"TrimmedMean": 2, "Krum": 1, "UBAR": 4}  # of five neighbors: 2f < 5, 5 >= 2f + 3, f < 5
+RULES: dict[str, Any] = {
+    "TrimmedMean": eq.TrimmedMean,
+    "Krum": eq.Krum,
+    "UBAR": eq.UBAR,
+    "ClippedGossip": eq.ClippedGossip,
+    "CSPlus": eq.CSPlus,
+    "GTS": eq.GTS,
+    "RTC": eq.RTC,
+    "NNA": eq.NNA,
+    "IOS": eq.IOS,
+    "FABA": eq.FABA,
+    "Bridge": eq.Bridge,
+    "Bridge K": partial(eq.Bridge, "K"),
+}
+# Of five neighbors: 2f < 5, 5 >= 2f + 3, f < 5; f < 5, 2f <= 5 and 2f < 5; 6 >= 2f + 3 with own.
+MOST = {"TrimmedMean": 2, "Krum": 1, "UBAR": 4}
+MOST |= {"ClippedGossip": 4, "CSPlus": 2, "GTS": 4, "RTC": 4}
+MOST |= {"NNA": 2, "IOS": 2, "FABA": 2, "Bridge": 2, "Bridge K": 1}
 RULES |= {rule.__name__: rule for rule in (eq.MultiKrum, eq.MeaMed, eq.CAF, eq.MDA, eq.SMEA)}
 MOST |= {"MultiKrum": 1, "MeaMed": 2, "CAF": 2, "MDA": 2, "SMEA": 2}
 
@@ -186,6 +203,23 @@ def test_nonfinite_keeps_limit() -> None:
     received = FIVE.clone()
     received[3:] = torch.nan
     eq.TrimmedMean(tolerated=2, strict=True)(OWN, received)
+
+
+def test_limit_of_bulyan_with_own() -> None:
+    """Own and five neighbors are too few for 4 f + 3 models; own and six are enough."""
+    with pytest.raises(ValueError, match="at most 0 for client 0 with 5 neighbors, found 1"):
+        eq.Bridge("B", tolerated=1, strict=True)(OWN, FIVE)
+    eq.Bridge("B", tolerated=1, strict=True)(OWN, torch.cat([FIVE, FIVE[:1]]))
+
+
+def test_limit_of_weights() -> None:
+    """Two of five neighbors weigh half of all; a third one exceeds that."""
+    gossip = torch.tensor([0.2, 0.2, 0.15, 0.15, 0.1])
+    eq.CSPlus(tolerated=2, strict=True)(OWN, FIVE, gossip=gossip)
+    with pytest.raises(ValueError, match="at most 2 for client 0 with 5 neighbors, found 3"):
+        eq.CSPlus(tolerated=3, strict=True)(OWN, FIVE, gossip=gossip)
+    with pytest.raises(ValueError, match="at most 1 for client 0 with 2 neighbors, found 2"):
+        eq.GTS(tolerated=2, strict=True)(OWN, FIVE, gossip=torch.tensor([0.5, 0.1, 0.0, 0.0, 0.0]))
 
 
 # Hyper-parameters are checked when a rule is made

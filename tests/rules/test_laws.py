@@ -18,7 +18,7 @@ from equipoise.testing import _laws as laws
 from equipoise.testing._check_rule import AsSingleExchange
 from tests import rule_laws
 from tests import rule_specific_laws as some_rules
-from tests.cases import LEARNS, RULES
+from tests.cases import CONTAIN_OWN, LEARNS, RULES
 from tests.graphs import Graph, deliver, models_of, random_lies, regular, round_inputs
 
 # Laws hold for any `tolerated`, and random rounds exceed all guarantees.
@@ -56,7 +56,9 @@ def innermost(rule: Any) -> Any:
 
 
 WEIGHTED = {
-    name: rule for name, rule in RULES.items() if not isinstance(innermost(rule), COORDINATEWISE)
+    name: rule
+    for name, rule in RULES.items()
+    if not isinstance(innermost(rule), (*COORDINATEWISE, eq.Bridge))
 }
 # Weighted by samples, the same messages are accepted: see test_sample_weights.
 BALANCES = {
@@ -72,7 +74,11 @@ CENTERED_KINDS = (
     eq.CenteredClip,
     eq.CAF,
 )
-CENTRED = {name: rule for name, rule in RULES.items() if isinstance(rule, CENTERED_KINDS)} | {
+CENTRED = {
+    name: rule
+    for name, rule in RULES.items()
+    if isinstance(rule, CENTERED_KINDS) or (name in CONTAIN_OWN and name != "scclip-gossip")
+} | {
     name: rule
     for name, rule in RULES.items()
     if isinstance(rule, eq.SCClip) and rule.mode == "difference"
@@ -299,7 +305,8 @@ def test_which_are_isotropic() -> None:
     others = {
         type(innermost(rule)).__name__ for name, rule in RULES.items() if name not in ISOTROPIC
     }
-    assert others == {kind.__name__ for kind in (*COORDINATEWISE, eq.GeometricMedian, eq.UBAR)}
+    kinds = (*COORDINATEWISE, eq.GeometricMedian, eq.UBAR, eq.Bridge)
+    assert others == {kind.__name__ for kind in kinds}
 
 
 @each(CLIPPING)

@@ -10,13 +10,19 @@ import torch
 
 import equipoise as eq
 from equipoise.rules import Rule
-from tests.cases import LEARNS, RULES
+from tests.cases import CONTAIN_OWN, LEARNS, RULES
 
 
 @pytest.mark.parametrize("rule", [*RULES.values(), *LEARNS.values()], ids=[*RULES, *LEARNS])
 def test_needs_are_round_inputs(rule: Any) -> None:
     assert set(rule.needs) <= set(eq.RoundInputs.__annotations__)
-    assert rule.contains_own is False
+
+
+@pytest.mark.parametrize("name", [*RULES, *LEARNS])
+def test_which_contain_own(name: str) -> None:
+    expected = name in CONTAIN_OWN
+    assert (RULES | LEARNS)[name].contains_own is expected
+    assert eq.default_alpha((RULES | LEARNS)[name]) == (0.0 if expected else 0.5)
 
 
 @pytest.mark.parametrize("rule", [*RULES.values(), *LEARNS.values()], ids=[*RULES, *LEARNS])
@@ -37,6 +43,13 @@ def test_inputs_are_keyword_only(rule: Any) -> None:
         (eq.FedAvg(), ()),
         (eq.FedAvg(weighted=True), ("samples",)),
         (eq.UBAR(), ("loss_of", "tolerated")),
+        (eq.Gossip(), ("gossip",)),
+        (eq.GTS(), ("tolerated", "gossip")),
+        (eq.NNA(), ("tolerated",)),
+        (eq.Bridge(), ("tolerated",)),
+        (eq.Bridge("M"), ()),
+        (eq.SCClip(), ()),
+        (eq.SCClip(contains_own=True), ("gossip",)),
         (eq.LEARN(), ("t", "update", "tolerated")),
         (
             eq.PerClient([eq.Krum(), eq.Balance(), eq.UBAR()]),

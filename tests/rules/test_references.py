@@ -143,6 +143,12 @@ CONSENSUS_RULES = {
     "ubar": eq.UBAR(),
     "scclip-median": eq.SCClip(tau="median"),
     "scclip-second-largest": eq.SCClip(tau="second_largest"),
+    "gts": eq.GTS(),
+    "rtc": eq.RTC(),
+    "nna": eq.NNA(),
+    "ios": eq.IOS(),
+    "faba": eq.FABA(),
+    "bridge-k": eq.Bridge("K"),
 }
 
 

@@ -182,7 +182,7 @@ class Knowledge:
 def _copied(inputs: RoundInputs) -> RoundInputs:
     """Copy the numbers per client; share ``update``, which is as large as the models."""
     copied = inputs.copy()
-    for name in ("tolerated", "samples"):
+    for name in ("tolerated", "samples", "gossip"):
         value = inputs.get(name)
         # Plain numbers cannot be modified, so only tensors need a copy.
         if isinstance(value, Tensor):

@@ -29,6 +29,7 @@ from equipoise.kernels._distances import (
 )
 from equipoise.kernels._distances_dense import central_rows
 from equipoise.kernels._edge_index import Group
+from equipoise.kernels._farthest import without_farthest
 from equipoise.kernels._krum_selection import krum_selection
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_messages import nearest_messages
@@ -91,4 +92,5 @@ __all__ = [
     "weighted_sums",
     "weighted_trimmed_mean",
     "within",
+    "without_farthest",
 ]

@@ -12,6 +12,9 @@ from equipoise.kernels._order_statistics import EXCHANGED, LARGEST_NETWORK, _app
 from equipoise.kernels._received_messages import ReceivedMessages
 from equipoise.kernels._selection_networks import sorting
 
+# Elements of own models and messages that are copied at a time: 32 MiB of float32.
+COPIED = 1 << 23
+
 
 def mean_around_median(
     own: Tensor,
@@ -19,22 +22,33 @@ def mean_around_median(
     chosen: Tensor,
     amount: Tensor,
     *,
+    include_own: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """(n, d) mean of the ``amount`` (n,) values of each coordinate that are nearest to the median.
 
-    The values are those of the ``chosen`` (n, k) messages. Clients without one keep their own
+    The values are those of the ``chosen`` (n, k) messages; with ``include_own``, own has a last
+    column, (n, k + 1). Clients without one keep their own
     model. Of two values that are equally far from the median, the smaller one counts. Differences
     are rounded to the dtype of the arithmetic: relative errors of 1e-7 in float32.
     """
     result = new_output(own, *own.shape) if out is None else out
     alone = (~chosen.any(1)).nonzero().flatten()
     result[alone] = own[alone]
-    for receivers, rows, kept in _groups(inbox, chosen, amount):
+    slots = inbox.slots
+    matrices = [inbox.bank]
+    if include_own:
+        # Rows behind those of the bank are own models.
+        own_rows = len(inbox.bank) + torch.arange(inbox.n, device=slots.device)
+        slots = torch.cat([slots, own_rows[:, None]], 1)
+        matrices = [inbox.bank, own]
+    for receivers, rows, kept in _groups(slots, chosen, amount):
         # A block of a few receivers and columns stays in cache: see `EXCHANGED`.
         width = min(inbox.d, EXCHANGED)
+        if include_own:
+            width = min(width, max(256, COPIED // (len(inbox.bank) + len(own))))
         for columns in column_blocks(inbox.d, width):
-            part = block(inbox.bank, columns)
+            part = _joined(matrices, columns)
             for some in chunks(len(receivers), part.shape[1], EXCHANGED):
                 values = part.index_select(0, rows[some].T.flatten())
                 ordered = _sorted(list(values.view(rows.shape[1], -1, part.shape[1])))
@@ -43,9 +57,13 @@ def mean_around_median(
     return result
 
 
-def _groups(
-    inbox: ReceivedMessages, chosen: Tensor, amount: Tensor
-) -> Iterator[tuple[Tensor, Tensor, int]]:
+def _joined(matrices: list[Tensor], columns: slice) -> Tensor:
+    """Columns of some matrices below each other; a view of one matrix if possible."""
+    parts = [block(matrix, columns) for matrix in matrices]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _groups(slots: Tensor, chosen: Tensor, amount: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Receivers with the same number of chosen messages and of kept values; rows are (r, c)."""
     counts = chosen.sum(1)
     first = chosen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
@@ -53,7 +71,7 @@ def _groups(
     for count, kept in kinds[counts > 0].unique(dim=0).tolist():
         receivers = ((kinds[:, 0] == count) & (kinds[:, 1] == kept)).nonzero().flatten()
         columns = first[receivers, :count]
-        yield receivers, inbox.slots[receivers].gather(1, columns), kept
+        yield receivers, slots[receivers].gather(1, columns), kept
 
 
 def _sorted(values: list[Tensor]) -> list[Tensor]:

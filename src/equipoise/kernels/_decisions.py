@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._exact import power_of_two
 from equipoise.kernels._message_distances import exact_message_distances, message_distances, pieces
+from equipoise.kernels._own_and_messages import OwnAndMessages
 from equipoise.kernels._received_messages import ReceivedMessages
 
 # Fast squared distances have a relative error of at most 1e-6, and so have sums of them, because
@@ -24,21 +25,39 @@ LARGEST_RATIO = 2.0**500
 Choose = Callable[[Group, Tensor], tuple[Tensor, Tensor]]
 
 
-def decide(own: Tensor, inbox: ReceivedMessages, choose: Choose) -> Iterator[tuple[Group, Tensor]]:
+def decide(
+    own: Tensor, inbox: ReceivedMessages, choose: Choose, *, include_own: bool = False
+) -> Iterator[tuple[Group, Tensor]]:
     """Choose by squared distances: groups of receivers, and what was chosen for each.
 
     ``choose(group, squares (r, c, c))`` returns a choice for each of the r receivers, and where it
     is in doubt, because another choice differs by less than `NEAR_TIE`. There it is called again
     with distances that are as exact as float64 allows, in some unit for each receiver. An attacker
-    can make this slower, never wrong.
+    can make this slower, never wrong. With ``include_own``, own is one of the messages, the first
+    of each group, in slot k.
     """
-    exact = exact_message_distances(inbox)
-    for group, squares in message_distances(own, inbox):
+    exact: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    measured: Iterator[tuple[Group, Tensor]]
+    if include_own:
+        known = OwnAndMessages(own, inbox)
+        exact = known.exact
+        measured = (_own_first(one) for one in known)
+    else:
+        exact = exact_message_distances(inbox)
+        measured = message_distances(own, inbox)
+    for group, squares in measured:
         chosen, doubtful = choose(group, squares)
         if doubtful.any():
             some = Group(*(index[doubtful] for index in group))
             chosen[doubtful] = choose(some, exact_squares(exact, some.rows))[0]
         yield group, chosen
+
+
+def _own_first(measured: tuple[Group, Tensor]) -> tuple[Group, Tensor]:
+    """The last model of each receiver, which is own, becomes the first: it wins ties."""
+    (receivers, columns, rows), squares = measured
+    group = Group(receivers, columns.roll(1, dims=1), rows.roll(1, dims=1))
+    return group, squares.roll((1, 1), dims=(1, 2))
 
 
 def exact_distances(inbox: ReceivedMessages) -> Iterator[tuple[Group, Tensor]]:

@@ -19,13 +19,15 @@ def krum_selection(
     amount: Tensor,
     *,
     one_by_one: bool = False,
+    include_own: bool = False,
 ) -> Tensor:
     """(n, k) the ``amount`` (n,) messages of each receiver with the lowest Krum scores.
 
     A score is the sum of the squared distances from a message to its ``c - tolerated - 2`` nearest
     others, at least one, of the ``c`` messages that are present. Equal scores go to the lowest
     sender. With ``one_by_one``, a message leaves the others as soon as it is selected, and scores
-    are computed again without it, as Bulyan does.
+    are computed again without it, as Bulyan does. With ``include_own``, own is one of the messages,
+    in a last column, (n, k + 1), and wins ties.
     """
 
     def choose(group: Group, squares: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,8 +39,8 @@ def krum_selection(
         sums = _sums_of_nearest(squares, nearest)
         return _lowest(sums, squares, nearest, wanted, inbox.bank.dtype)
 
-    selected = torch.zeros_like(inbox.mask)
-    for group, chosen in decide(own, inbox, choose):
+    selected = inbox.mask.new_zeros(inbox.n, inbox.k + include_own)
+    for group, chosen in decide(own, inbox, choose, include_own=include_own):
         selected[group.receivers[:, None], group.columns] = chosen
     return selected
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from equipoise.kernels._message_distances import (
     exact_message_distances,
     message_distances,
 )
+from equipoise.kernels._own_and_messages import OwnAndMessages
 from equipoise.kernels._received_messages import ReceivedMessages
 
 # Fast squared distances have a relative error of at most 1e-6, and so have sums of them, because
@@ -28,7 +29,7 @@ LARGEST_RATIO = 2.0**1000
 
 
 def nearest_sums(
-    own: Tensor, inbox: ReceivedMessages, excluded: Tensor
+    own: Tensor, inbox: ReceivedMessages, excluded: Tensor, *, include_own: bool = False
 ) -> Iterator[tuple[Group, Tensor]]:
     """Sum the squared distances from each message to its nearest other messages.
 
@@ -36,10 +37,18 @@ def nearest_sums(
     float64. Of its ``c`` messages receiver i leaves out ``excluded[i]``, the message itself among
     them, but at least one other message counts. In each row, the lowest sum is exact: of equal
     messages all have the same sum, and close rivals are compared in float64. Sums that are
-    certainly not the lowest may be infinite. NaN counts as minus infinity.
+    certainly not the lowest may be infinite. NaN counts as minus infinity. With ``include_own``,
+    own is one of the messages: see `OwnAndMessages`.
     """
-    exact = exact_message_distances(inbox)
-    for group, squares in message_distances(own, inbox):
+    exact: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    if include_own:
+        known = OwnAndMessages(own, inbox)
+        exact = known.exact
+        distances = iter(known)
+    else:
+        exact = exact_message_distances(inbox)
+        distances = message_distances(own, inbox)
+    for group, squares in distances:
         count = squares.shape[2]
         nearest = (count - excluded[group.receivers]).clamp(1, count - 1)
         sums = _sums_of_smallest(squares, nearest)

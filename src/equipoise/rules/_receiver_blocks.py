@@ -15,6 +15,6 @@ def of_clients(name: str, value: Any, clients: Tensor) -> Any:
     if name == "loss_of" and value is not None:
         return lambda models, receivers: value(models, clients[receivers])
     # Samples are looked up by the sender's id, so they stay whole.
-    if name in ("tolerated", "update") and isinstance(value, Tensor) and value.dim():
+    if name in ("tolerated", "update", "gossip") and isinstance(value, Tensor) and value.dim():
         return value[clients]
     return value

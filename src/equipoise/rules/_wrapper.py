@@ -59,7 +59,7 @@ class Wrapper(Rule):
         return getattr(self.rule, "isotropic", False)
 
     @property
-    def contains_own(self) -> bool:  # type: ignore[override]
+    def contains_own(self) -> bool:
         """Whether the aggregate of the wrapped rule contains own."""
         return getattr(self.rule, "contains_own", False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeGuard, final
 
@@ -30,6 +30,9 @@ SOURCES_IN_SIMULATOR = {
 # is below this for 10,000 messages. A remainder that small is rounding.
 ROUNDING = 1e-12
 
+# Round inputs that rules may read, and that no rule requires.
+OPTIONAL_INPUTS = ("gossip",)
+
 
 class Rule(ABC):
     """A rule with one exchange a round; subclasses aggregate for all clients of an inbox.
@@ -39,10 +42,11 @@ class Rule(ABC):
     - ``isotropic``: the rule only uses norms and angles, so that it commutes with rotations.
     - ``coordinatewise``: a coordinate of the aggregate depends on this coordinate of the messages
       only, so that some coordinates can be aggregated at a time.
-    - ``contains_own``: the aggregate already contains own, as in gossip averaging.
+    - ``contains_own``: the aggregate already contains own, as in gossip averaging. A `Simulator`
+      then does not mix it with own again by default: see `equipoise.default_alpha`.
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
-      error, unless the rule has a hyper-parameter of that name. If it is None, the rule declares
-      nothing, and a `Simulator` passes all inputs.
+      error, unless the rule has a hyper-parameter of that name, or the input is ``gossip``, which
+      has a default. If it is None, the rule declares nothing, and a `Simulator` passes all inputs.
     - ``guarantee``: the condition under which a theorem about the rule covers a graph, such as
       ``topology.Trimming()``; `equipoise.Topology.diagnose` checks it. None means that no guarantee
       on graphs is known.
@@ -50,8 +54,12 @@ class Rule(ABC):
 
     isotropic: ClassVar[bool] = False
     coordinatewise: ClassVar[bool] = False
-    contains_own: ClassVar[bool] = False
     guarantee: ClassVar[Guarantee | None] = None
+
+    @property
+    def contains_own(self) -> bool:
+        """Whether the aggregate already contains own."""
+        return False
 
     @property
     def needs(self) -> tuple[str, ...] | None:
@@ -119,6 +127,32 @@ def own_share(weights: Tensor) -> Tensor:
     return rest.where(rest.abs() > ROUNDING, 0.0)
 
 
+def combine_present(
+    own: Tensor,
+    inbox: Inbox,
+    weigh: Callable[[Tensor], Tensor],
+    *,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum of all present messages, and its weights (n, k).
+
+    ``weigh`` returns the weights of the messages that it is told to accept (n, k). Own has the
+    remainder to 1.
+    """
+    # The sum of all messages is finite only if all of them are, which saves a pass that looks for
+    # NaN and infinity. In float64, however, finite models can have norms that overflow.
+    if not inbox.keep_nonfinite and own.dtype != torch.float64:
+        weights = weigh(inbox.mask)
+        # A message of weight 0 is not read, so nobody would notice that it is not finite.
+        if bool((weights.where(inbox.mask, 1.0) > 0).all()):
+            share = own_share(weights)
+            model = kernels.combine_if_finite(own, share, inbox, weights, out=out)
+            if model is not None:
+                return model, weights
+    weights = weigh(inbox.present)
+    return kernels.combine(own, own_share(weights), inbox, weights, out=out), weights
+
+
 def as_diagnostic(weights: Tensor, own: Tensor) -> Tensor:
     """Weights in the dtype of own, but no narrower than float32."""
     # bfloat16 has two to three digits: shares of many messages would not sum to 1.
@@ -150,7 +184,9 @@ def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:
     Inputs with a hyper-parameter of the same name are optional; see `as_tolerated`.
     """
     # An input that is None counts as not given, as in `check_inputs`.
-    required = [name for name in rule.needs or () if not hasattr(rule, name)]
+    required = [
+        name for name in rule.needs or () if name not in OPTIONAL_INPUTS and not hasattr(rule, name)
+    ]
     missing = [name for name in required if inputs.get(name) is None]
     if missing:
         raise _missing(rule, missing)
@@ -262,7 +298,7 @@ def _overlaps_itself(x: Tensor) -> bool:
 def _as_batch_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The round inputs of one client as those of a batch of one."""
     batch = dict(inputs)
-    for name in ("update", "out"):
+    for name in ("update", "out", "gossip"):
         if isinstance(batch.get(name), Tensor):
             batch[name] = batch[name][None]
     # The one-client call knows no client ids, so its loss_of takes models only.

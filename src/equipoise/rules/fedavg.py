@@ -6,13 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
-from equipoise.rules.base import Rule, as_diagnostic, own_share
+from equipoise.rules.base import Rule, as_diagnostic, combine_present
 from equipoise.topology import NoMalicious
 from equipoise.types import Aggregated
 
@@ -68,17 +66,10 @@ class FedAvg(Rule):
         state: Any = None,
         **_: Any,
     ) -> Aggregated:
-        """Average all messages; if the mean is not finite, then only the finite ones."""
-        model = None
-        # The mean of all messages is finite only if all of them are, which saves a pass that looks
-        # for NaN and infinity. In float64, however, finite models can have norms that overflow.
-        if not inbox.keep_nonfinite and own.dtype != torch.float64:
-            weights = self._weights(inbox, inbox.mask, samples)
-            share = own_share(weights)
-            model = kernels.combine_if_finite(own, share, inbox, weights, out=out)
-        if model is None:
-            weights = self._weights(inbox, inbox.present, samples)
-            model = kernels.combine(own, own_share(weights), inbox, weights, out=out)
+        """Average all messages that are present."""
+        model, weights = combine_present(
+            own, inbox, lambda accepted: self._weights(inbox, accepted, samples), out=out
+        )
         return Aggregated(model, as_diagnostic(weights, own), state)
 
     def _weights(self, inbox: Inbox, accepted: Tensor, samples: Tensor | None) -> Tensor:

@@ -21,6 +21,9 @@ def mix(
     or, for n clients, an ``(n,)`` tensor. The result has the shape, dtype and device of ``own``.
     Half precision is computed in float32 and rounded once.
 
+    The aggregate of some rules already contains own, as in gossip averaging: mix it with ``alpha``
+    0. `default_alpha` returns the number that suits a rule.
+
     Each coordinate of the result lies between those of ``own`` and ``model``, so finite values
     never overflow and ``mix(own, own)`` is ``own``. With ``alpha`` 1 the result is exactly ``own``,
     with 0 exactly ``model``, even where the other one is infinite or NaN.

@@ -75,6 +75,11 @@ class PerClient(Rule):
         """The round inputs that any of the rules reads; None if one rule declares nothing."""
         return needs_of(self.rules)
 
+    @property
+    def contains_own(self) -> bool:
+        """Whether all of the rules contain own; see `equipoise.default_alpha` for a mixture."""
+        return all(getattr(rule, "contains_own", False) for rule in self.rules)
+
     def check_clients(self, n: int) -> None:
         """Raise unless there is a rule for each of n clients."""
         if len(self.rules) != n:

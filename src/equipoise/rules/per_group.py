@@ -83,7 +83,7 @@ class PerGroup(Rule):
         return needs_of(self._given_rules)
 
     @property
-    def contains_own(self) -> bool:  # type: ignore[override]  # declared by each rule
+    def contains_own(self) -> bool:
         """Whether the aggregates of the rules contain own."""
         return any(getattr(rule, "contains_own", False) for rule in self._given_rules)
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise._utils.validation import check_choice, check_number, is_number
+from equipoise._utils.validation import check_choice, check_flag, check_number, is_number
 from equipoise.messages import Inbox
+from equipoise.rules._gossip import gossip_weights
 from equipoise.rules.base import Rule, as_diagnostic, own_share, uniform
 from equipoise.types import Aggregated
 
@@ -32,6 +33,10 @@ class SCClip(Rule):
             single message, both are its distance.
         mode: ``"difference"`` clips :math:`w_j - w_i`, ``"norm"`` clips :math:`w_j` to the norm of
             own.
+        contains_own: give own a share as well, as He et al. do:
+            :math:`\mathrm{AGG}_i = W_{ii} w_i + \sum_j W_{ij} z_j`, weighted by the round input
+            ``gossip``, or equally without it. Mix the aggregate with ``alpha=0``. `ClippedGossip`
+            also adapts the radius.
 
     With ``mode="norm"``, ``weights`` are shares of the clipped messages.
 
@@ -42,10 +47,10 @@ class SCClip(Rule):
     """
 
     isotropic: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ()
 
     tau: float | Literal["median", "second_largest"] = 1.0
     mode: Literal["difference", "norm"] = "difference"
+    contains_own: bool = False
 
     def __post_init__(self) -> None:
         if is_number(self.tau):
@@ -55,12 +60,19 @@ class SCClip(Rule):
                 f"tau must be a number >= 0, 'median' or 'second_largest', found {self.tau!r}"
             )
         check_choice("mode", self.mode, ("difference", "norm"))
+        check_flag("contains_own", self.contains_own)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The weights of the edges, if messages are weighted by them."""
+        return ("gossip",) if self.contains_own else ()
 
     def aggregate(
         self,
         own: Tensor,
         inbox: Inbox,
         *,
+        gossip: Tensor | None = None,
         out: Tensor | None = None,
         state: Any = None,
         **_: Any,
@@ -68,8 +80,7 @@ class SCClip(Rule):
         """Clip, then average."""
         if self.mode == "norm":
             norms = kernels.norms_of(own, inbox)
-            # A non-finite own has no norm to clip to. Its client keeps it, since all shares are 0.
-            shares = uniform(inbox.present & norms.isfinite()[:, None])
+            shares = self._shares(norms, inbox, gossip)
             lengths = inbox.lengths(inbox.present)
             weights = shares * kernels.clip_factors(norms[:, None], lengths)
         else:
@@ -77,13 +88,19 @@ class SCClip(Rule):
             # The distance between two finite models may overflow float64. It still is a distance,
             # and its message must be clipped, not rejected.
             distances.clamp_max_(torch.finfo(torch.float64).max)
-            shares = uniform(inbox.present & norms.isfinite()[:, None])
+            shares = self._shares(norms, inbox, gossip)
             # z_j = (1 - f_j) w_i + f_j w_j with f_j = min(1, tau / distance), so that the remainder
             # of the shares is the weight of own.
             shares *= kernels.clip_factors(self._radius(distances, inbox), distances)
             weights = shares
         model = kernels.combine(own, own_share(shares), inbox, weights, out=out)
         return Aggregated(model, as_diagnostic(shares, own), state)
+
+    def _shares(self, norms: Tensor, inbox: Inbox, gossip: Tensor | None) -> Tensor:
+        """(n, k) the weights of the messages before they are clipped."""
+        # A non-finite own has no ball around it. Its client keeps it, since all shares are 0.
+        accepted = inbox.present & norms.isfinite()[:, None]
+        return gossip_weights(gossip, inbox, accepted) if self.contains_own else uniform(accepted)
 
     def _radius(self, distances: Tensor, inbox: Inbox) -> Tensor:
         """(n, 1) the clipping radius of each client."""

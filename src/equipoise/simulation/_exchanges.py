@@ -122,6 +122,9 @@ class Exchanges:
         if "generator" in inputs:
             inputs["generator"] = inputs["generator"].clone_state()
         inputs.pop("out", None)  # the victims' memory
+        if "gossip" in inputs and self._routes.gossip is not None:
+            # An attack asks the rule about the whole graph, idle clients included.
+            inputs["gossip"] = self._routes.gossip
         return Knowledge(
             models=sent,
             topology=self._routes.topology,

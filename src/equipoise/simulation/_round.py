@@ -16,6 +16,7 @@ from equipoise.rules import Rule, mix_and_check
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
 from equipoise.simulation._round_inputs import wants
+from equipoise.simulation._routes import Routes
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
 from equipoise.simulation._validation import unmodified_by
@@ -35,7 +36,7 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     # Draw all settings first: an invalid one fails before the time for training is spent.
     topology = settings.topology_at(t)
     rule = settings.rule_at(t)
-    alpha = settings.alpha_at(t)
+    alpha = settings.alpha_at(t, rule)
     watch = Stopwatch(before.models.device)
     with watch.phase("train"):
         bank = workspace.new_bank(before.models)
@@ -46,7 +47,7 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     finite = False
     if rule is not None:
         routes = workspace.routes(settings, topology, before.models)
-        inputs = _round_inputs(settings, before, rule, routes.malicious_neighbors, own)
+        inputs = _round_inputs(settings, before, rule, routes, own)
         memory = workspace.memory.take(own, *own.shape)
         # A plain function may keep its result, which is mixed in place below.
         if isinstance(rule, Rule):
@@ -100,17 +101,19 @@ def _train(settings: Settings, before: State, memory: Tensor) -> Tensor:
 
 
 def _round_inputs(
-    settings: Settings, before: State, rule: RuleLike, malicious_neighbors: Tensor, trained: Tensor
+    settings: Settings, before: State, rule: RuleLike, routes: Routes, trained: Tensor
 ) -> RoundInputs:
     """All inputs that the rule may need."""
     t = before.t
     inputs: RoundInputs = {
         "t": t,
-        "tolerated": settings.tolerated_by(rule, malicious_neighbors),
+        "tolerated": settings.tolerated_by(rule, routes.malicious_neighbors),
         "state": before.rule_state,
     }
     if before.total is not None:
         inputs["total"] = before.total
+    if routes.gossip_received is not None and wants(rule, "gossip"):
+        inputs["gossip"] = routes.gossip_received
     if wants(rule, "generator"):
         # A new stream for each round: a resumed run draws the same numbers.
         inputs["generator"] = stream(settings.seed, "aggregation", t)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
+from equipoise._utils.validation import describe
 from equipoise.kernels import are_finite
 from equipoise.messages import Inbox, Lies, as_lies, lies_received
 from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 
 
 class Routes:
@@ -25,15 +28,23 @@ class Routes:
         idle: (n,) bool, clients that neither train nor aggregate; messages to them are not
             delivered.
         keep_nonfinite: see `Inbox`.
+        gossip: see `Simulator`.
     """
 
     def __init__(
-        self, topology: Topology, malicious: Tensor, idle: Tensor, *, keep_nonfinite: bool
+        self,
+        topology: Topology,
+        malicious: Tensor,
+        idle: Tensor,
+        *,
+        keep_nonfinite: bool,
+        gossip: GossipKind | Callable[[Topology], Tensor] | None = None,
     ) -> None:
         self.topology = topology
         self.malicious = malicious
         self._idle = idle
         self._keep_nonfinite = keep_nonfinite
+        self._gossip = gossip
         self._received = topology.without_receivers(idle) if idle.any() else topology
         self._addresses: tuple[Tensor, ...] = ()  # of the last lies
         self._routed: tuple[Inbox, Tensor] | None = None
@@ -50,6 +61,32 @@ class Routes:
         # A self-loop is not traffic.
         counts = torch.bincount(senders[senders != receivers], minlength=self.topology.n)
         return float(counts.double().mean()), float(counts.max())
+
+    @cached_property
+    def gossip(self) -> Tensor | None:
+        """(n, k) the weights of the messages in gossip averaging, in the slots of the graph."""
+        if self._gossip is None:
+            return None
+        if not callable(self._gossip):
+            return self.topology.gossip_weights(self._gossip)
+        weights = self._gossip(self.topology)
+        shape = self.topology.senders.shape
+        if not isinstance(weights, Tensor) or weights.shape != shape:
+            expected = f"one weight per slot, a tensor of shape {tuple(shape)}"
+            raise ValueError(f"gossip must return {expected}, found {describe(weights)}")
+        return weights.to(self.topology.senders.device)
+
+    @cached_property
+    def gossip_received(self) -> Tensor | None:
+        """The same in the slots of the inboxes, which idle clients do not have."""
+        weights = self.gossip
+        if weights is None or self._received is self.topology:
+            return weights
+        # Both graphs have the same senders of every client that is not idle, in the same order.
+        known = self.topology.mask & ~self._idle[:, None]
+        received = weights.new_zeros(self._received.senders.shape)
+        received[self._received.mask] = weights[known]
+        return received
 
     def deliver(
         self, sent: Tensor, lies: Lies | Tensor | None, bank: Tensor, memory: RecycledMemory

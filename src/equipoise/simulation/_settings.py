@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from equipoise.attacks import Attack
-from equipoise.rules import Aggregator, MultiExchange
+from equipoise.rules import Aggregator, MultiExchange, default_alpha
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round_inputs import expected_malicious
 from equipoise.simulation._validation import check_rule_setting, check_topology
 from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 from equipoise.training import Trainer
 
 RuleLike = Aggregator | MultiExchange
@@ -33,10 +34,11 @@ class Settings:
     attack: Attack | None
     malicious: Tensor
     idle: Tensor
-    alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor]
+    alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor] | None
     metrics: dict[str, MetricFunction]
     evaluate_every: int | Container[int] | None
     tolerated: int | Tensor | None
+    gossip: GossipKind | Callable[[Topology], Tensor] | None
     loss_of: Callable[[int], Callable[..., Tensor]] | None
     keep_nonfinite: bool
     seed: int
@@ -69,8 +71,10 @@ class Settings:
         check_rule_setting(rule, self.n)  # the constructor cannot check a rule that is drawn later
         return rule
 
-    def alpha_at(self, t: int) -> float | Tensor:
-        """The weight of a client's own model in round t."""
+    def alpha_at(self, t: int, rule: RuleLike | None) -> float | Tensor:
+        """The weight of a client's own model in round t, whose rule is given."""
+        if self.alpha is None:
+            return default_alpha(rule)
         alpha: float | Tensor = self._at(t, "alpha")
         return alpha
 

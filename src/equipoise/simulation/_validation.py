@@ -8,7 +8,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from equipoise._utils.validation import check_callable, check_count, describe, is_floating
+from equipoise._utils.validation import (
+    check_callable,
+    check_choice,
+    check_count,
+    describe,
+    is_floating,
+)
 from equipoise.attacks import (
     Attack,
     DataAttack,
@@ -19,6 +25,7 @@ from equipoise.attacks import (
 from equipoise.rules import Aggregator, MultiExchange, PerClient
 from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import KINDS
 from equipoise.training import Trainer
 
 WORD = 8  # bytes that are summed as one integer
@@ -76,6 +83,14 @@ def check_rule_setting(rule: object, n: int) -> None:
         raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
     if isinstance(rule, PerClient):
         rule.check_clients(n)
+
+
+def check_gossip(gossip: object) -> None:
+    """Raise unless it is a kind of gossip weights, a function of the topology, or None."""
+    if isinstance(gossip, str):
+        check_choice("gossip", gossip, KINDS)
+    elif gossip is not None:
+        check_callable("gossip", gossip)
 
 
 def check_attack_setting(attack: object, malicious: object) -> None:

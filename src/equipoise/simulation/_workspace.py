@@ -33,6 +33,7 @@ class Workspace:
                 settings.attackers,
                 settings.idle,
                 keep_nonfinite=settings.keep_nonfinite,
+                gossip=settings.gossip,
             )
         return self._routes
 

@@ -112,13 +112,19 @@ def _identity(settings: Settings, state: State) -> dict[str, Any]:
         "seed",
         "trainer",
     )
-    return {
-        "models": describe(state.models),
-        "malicious": list(state.history.malicious),
-        "total": state.total,
-        "samples": _written(getattr(settings.trainer, "samples", None)),
-        "data": _data_fingerprint(settings.trainer),
-    } | {name: _written(getattr(settings, name)) for name in names}
+    # Left out unless it is given, so that files without it still load.
+    gossip = {} if settings.gossip is None else {"gossip": _written(settings.gossip)}
+    return (
+        {
+            "models": describe(state.models),
+            "malicious": list(state.history.malicious),
+            "total": state.total,
+            "samples": _written(getattr(settings.trainer, "samples", None)),
+            "data": _data_fingerprint(settings.trainer),
+        }
+        | {name: _written(getattr(settings, name)) for name in names}
+        | gossip
+    )
 
 
 def _data_fingerprint(trainer: object) -> str | None:

@@ -22,7 +22,7 @@ from equipoise._utils.validation import (
     describe,
 )
 from equipoise.attacks import Attack
-from equipoise.rules import as_shares, at_most_one_warning
+from equipoise.rules import as_shares, at_most_one_warning, default_alpha
 from equipoise.simulation import checkpoints
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round import play_round
@@ -31,6 +31,7 @@ from equipoise.simulation._validation import (
     are_unheard,
     check_attack_setting,
     check_evaluation,
+    check_gossip,
     check_models,
     check_rule_setting,
     check_topology,
@@ -43,6 +44,7 @@ from equipoise.simulation.history import History
 from equipoise.simulation.record import Round
 from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
 from equipoise.topology import Topology
+from equipoise.topology.gossip_weights import GossipKind
 from equipoise.training import Trainer
 
 
@@ -73,7 +75,8 @@ class Simulator(Settings):
         attack: the behavior of malicious clients, None if they behave like the others.
         malicious: bool mask (n,) or client ids.
         alpha: weight of a client's own model in the mixture: a number, one per client (n,), a
-            function of the round, or an `EachRound`.
+            function of the round, or an `EachRound`. The default is that of the rule, 0.5, or 0 if
+            its aggregate already contains own: see `default_alpha`.
         total: number of rounds, which BALANCE must know; `run` sets it if it is not given.
         metrics: functions from models (n, d) to values (n,), by name.
         evaluate_every: measure metrics once in so many rounds, or after the rounds in a
@@ -83,6 +86,10 @@ class Simulator(Settings):
         tolerated: how many malicious neighbors rules expect: a number, or one per client (n,). The
             default is the number that the rule was made with, ``Krum(tolerated=2)``, or else the
             true number in the graph of the round, as in the BALANCE paper: 0 without an attack.
+        gossip: the weights of the edges, for rules that read the round input ``gossip``: a kind of
+            `Topology.gossip_weights`, such as ``"metropolis"``, or a function of the topology that
+            returns weights in the form of that method. Without it, such rules weigh own and all
+            messages equally. Other rules ignore it.
         loss_of: a function of the round that returns ``loss_of`` of `RoundInputs`, which UBAR
             needs; the default is that of the trainer.
         keep_nonfinite: pass messages with NaN or infinities to the rules, to reproduce papers that
@@ -118,11 +125,16 @@ class Simulator(Settings):
         *,
         attack: Attack | None = None,
         malicious: Clients | None = None,
-        alpha: float | Tensor | Callable[[int], float | Tensor] | EachRound[float | Tensor] = 0.5,
+        alpha: float
+        | Tensor
+        | Callable[[int], float | Tensor]
+        | EachRound[float | Tensor]
+        | None = None,
         total: int | None = None,
         metrics: Mapping[str, MetricFunction] | None = None,
         evaluate_every: int | Container[int] | None = None,
         tolerated: int | Tensor | None = None,
+        gossip: GossipKind | Callable[[Topology], Tensor] | None = None,
         loss_of: Callable[[int], Callable[..., Tensor]] | None = None,
         keep_nonfinite: bool = False,
         train_malicious: bool = False,
@@ -149,7 +161,11 @@ class Simulator(Settings):
             check_topology(topology, n)
         if not isinstance(rule, EachRound):
             check_rule_setting(rule, n)
-        if not is_drawn("alpha", alpha):
+        check_gossip(gossip)
+        # A rule that is drawn later has its own default.
+        if alpha is None and not isinstance(rule, EachRound):
+            alpha = default_alpha(rule)
+        if alpha is not None and not is_drawn("alpha", alpha):
             # For its errors only: every round converts alpha again.
             as_shares(alpha, models)
         if tolerated is not None:
@@ -173,6 +189,7 @@ class Simulator(Settings):
             metrics=dict(metrics),
             evaluate_every=evaluate_every,
             tolerated=tolerated,
+            gossip=gossip,
             loss_of=loss_of or getattr(trainer, "loss_of", None),
             keep_nonfinite=keep_nonfinite,
             seed=int(seed),
@@ -187,6 +204,9 @@ class Simulator(Settings):
             history=History(n, mask, name),
         )
         self._workspace = Workspace(self)
+        if isinstance(topology, Topology) and gossip is not None:
+            # Weights that this graph does not have are an error before the first round.
+            _ = self._workspace.routes(self, topology, models).gossip
         self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,9 @@ def tensor(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
         own_rule = rule_of(rule, i)
         own_inputs = inputs_of(inputs, i)
         # Only the messages that are present, in the order of their slots.
-        received = inbox.bank[inbox.slots[i, inbox.mask[i]]]
+        here = inbox.mask[i]
+        received = inbox.bank[inbox.slots[i, here]]
+        own_inputs = with_gossip(own_inputs, partial(_chosen, here))
         from_rows = own_rule(own[i], received, **own_inputs)
         from_inbox = own_rule(own[i], Inbox.of_one(received), **own_inputs)
         require_same_model(from_rows.model, from_inbox.model, f"client {i}", unit=size_of(own))
@@ -65,6 +68,8 @@ def padding(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
         torch.cat([torch.tensor([-1, 0, 10**6]).expand(inbox.n, 3), inbox.senders], 1),
     )
     plain = rule(own, inbox, **inputs)
+    nothing = torch.tensor([torch.nan, 1.0, -1.0]).expand(inbox.n, 3)
+    inputs = with_gossip(inputs, lambda weights: torch.cat([nothing.to(weights), weights], 1))
     with_padding = rule(own, padded, **inputs)
     require_same_model(with_padding.model, plain.model, unit=size_of(own))
     if plain.weights is not None:
@@ -82,7 +87,8 @@ def slot_order(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
         slots = inbox.slots.gather(1, places)
         mask = inbox.mask.gather(1, places)
         senders = inbox.senders.gather(1, places)
-        moved = rule(own, Inbox(inbox.bank, slots, mask, senders), **inputs)
+        moved_inputs = with_gossip(inputs, partial(_moved, places))
+        moved = rule(own, Inbox(inbox.bank, slots, mask, senders), **moved_inputs)
         require_same_model(moved.model, plain.model, unit=size_of(own))
         expected = None if plain.weights is None else plain.weights.gather(1, places)
         require_same_weights(moved.weights, expected)
@@ -95,7 +101,7 @@ def starvation(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     without_slots = Inbox(inbox.bank[:0], inbox.slots[:, :0])
     # Three ways to receive nothing: hidden slots, non-finite messages, and no slots.
     for starved in (masked, nonfinite_only, without_slots):
-        out = rule(own, starved, **inputs)
+        out = rule(own, starved, **with_gossip(inputs, partial(_first, starved.k)))
         require_same_model(out.model, own, unit=size_of(own))
         has_weight = out.weights is not None and out.weights.nan_to_num().any()
         require(not has_weight, "an absent message has weight")
@@ -123,7 +129,7 @@ def consensus(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
 def agreement(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
     """If all messages are one model near own, of the same norm, the aggregate is that model.
 
-    The round input ``tolerated`` is 0.
+    The round input ``tolerated`` is 0. If the rule contains own, the aggregate is between the two.
     """
     length = own.norm(dim=1, keepdim=True)
     # 1e-3 of the length is far above rounding and far below every radius of acceptance.
@@ -209,8 +215,8 @@ def rule_of(rule: Any, i: int) -> Any:
 def inputs_of(inputs: dict[str, Any], i: int) -> dict[str, Any]:
     """Return the round inputs of client ``i``."""
     mine = dict(inputs)
-    for name in ("tolerated", "update"):
-        # One value per client, (n,) or (n, d); a single number is for all.
+    for name in ("tolerated", "update", "gossip"):
+        # One value per client, (n,), (n, d) or (n, k); a single number is for all.
         if isinstance(mine.get(name), Tensor) and mine[name].dim() > 0:
             mine[name] = int(mine[name][i]) if name == "tolerated" else mine[name][i]
     if "loss_of" in mine:
@@ -218,6 +224,24 @@ def inputs_of(inputs: dict[str, Any], i: int) -> dict[str, Any]:
         loss_of = inputs["loss_of"]
         mine["loss_of"] = lambda models: loss_of(models, torch.full((len(models),), i))
     return mine
+
+
+def with_gossip(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return the round inputs with other gossip weights, as they belong to other slots."""
+    given = inputs.get("gossip")
+    return inputs if given is None else inputs | {"gossip": change(given)}
+
+
+def _chosen(mask: Tensor, weights: Tensor) -> Tensor:
+    return weights[mask]
+
+
+def _moved(places: Tensor, weights: Tensor) -> Tensor:
+    return weights.gather(1, places)
+
+
+def _first(k: int, weights: Tensor) -> Tensor:
+    return weights[:, :k]
 
 
 def with_bank(inbox: Inbox, bank: Tensor) -> Inbox:
@@ -233,7 +257,13 @@ def _require_agreement(
     same = Inbox(messages, slots, inbox.mask, inbox.senders)
     # Without messages a client keeps its own model: see `starvation`.
     expected = torch.where(inbox.mask.any(1)[:, None], messages, own)
-    require_same_model(rule(own, same, **inputs).model, expected, unit=size_of(own))
+    found = rule(own, same, **inputs).model
+    for i in range(len(own)):
+        wanted = expected[i]
+        if getattr(rule_of(rule, i), "contains_own", False):
+            low = torch.minimum(own[i], wanted)
+            wanted = found[i].clamp(low, torch.maximum(own[i], wanted))
+        require_same_model(found[i], wanted, f"client {i}", unit=size_of(own))
 
 
 def _require_same_settings(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def _inputs(
 ) -> dict[str, Any]:
     total = draw(st.integers(1, 9))
     noise = torch.randn(own.shape, generator=generator, dtype=torch.float64)
-    return {
+    inputs = {
         "t": draw(st.integers(0, total - 1)),
         "total": total,
         # Up to one more than there are messages: rules must clamp it.
@@ -131,3 +131,9 @@ def _inputs(
         "loss_of": Distance(own + 0.3 * noise),
         "update": (0.1 * noise).to(dtype),
     }
+    if draw(st.booleans()):
+        # Own and the slots share 1 at random; some have no weight.
+        shares = torch.rand(len(own), k + 1, generator=generator, dtype=torch.float64)
+        shares[:, 1:] *= torch.rand(shares[:, 1:].shape, generator=generator) < 0.9
+        inputs["gossip"] = shares[:, 1:] / shares.sum(1, keepdim=True)
+    return inputs
