@@ -183,7 +183,7 @@ class Simulator(Settings):
             total=None if total is None else int(total),
             rule_state=None,
             trainer_state=None,
-            history=History(n, mask, name),
+            history=History(n, mask, name, seed=seed),
         )
         self._workspace = Workspace(self)
         self._warned: list[str] = []  # a rule without guarantee warns once per run, not per round
