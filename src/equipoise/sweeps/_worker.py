@@ -26,8 +26,6 @@ from equipoise.sweeps._outcome import Outcome
 from equipoise.sweeps._store import CellFolder
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no result can be saved any more, so the sweep ends
-# The process that started this one: known before it can die.
-PARENT = os.getppid()
 
 
 class Functions(NamedTuple):
@@ -65,6 +63,7 @@ class Task:
 
 def run_cell(task: Task) -> Outcome:
     """Run a cell, unless it is finished or another process is running it."""
+    _parent_of(os.getpid())  # known before it can die
     functions = _unpickled(task.functions)
     with _threads(task.threads), _without_interrupts(task.driver):
         if task.folder is None:
@@ -76,6 +75,12 @@ def run_cell(task: Task) -> Outcome:
                 return _stored(task, functions, files)
         except filelock.Timeout:
             return Outcome(busy=True)
+
+
+@functools.cache
+def _parent_of(process: int) -> int:
+    """The process that started this one, which another number replaces when it has died."""
+    return os.getppid()
 
 
 # The functions of the last sweep: they keep what they have loaded from cell to cell.
@@ -127,7 +132,7 @@ def _run(
 
     def after_round(simulator: Simulator) -> object:
         # A worker whose driver was killed would work on for nobody.
-        if os.getpid() != task.driver and os.getppid() != PARENT:
+        if os.getpid() != task.driver and os.getppid() != _parent_of(os.getpid()):
             if checkpoint is not None and _resumes(made):
                 made.save(checkpoint)
             os._exit(1)
