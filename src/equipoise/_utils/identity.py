@@ -156,8 +156,12 @@ class _Identities:
         name = f"{inner.__module__}.{inner.__qualname__}"
         if _is_installed(inner.__module__):
             return f"{name}{self._closure(inner)}"
+        source = _source(inner)
+        # The source of a lambda is its line, which may hold several of them.
+        if source is None or inner.__name__ == "<lambda>":
+            source = self._of_code(inner.__code__)
         parts = [
-            _source(inner) or self._of_code(inner.__code__),
+            source,
             self.of(inner.__defaults__),
             self.of(inner.__kwdefaults__),
             self._closure(inner),
@@ -224,11 +228,13 @@ def _source(thing: Any) -> str | None:
 
 
 @functools.cache
-def _is_installed(module: str) -> bool:
+def _is_installed(module: str | None) -> bool:
     """Whether a module belongs to Python, to equipoise or to an installed package.
 
     Their code changes with their version only.
     """
+    if module is None:
+        return False
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("equipoise", "torch"):
         return top != "__main__"

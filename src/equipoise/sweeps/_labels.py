@@ -30,13 +30,14 @@ def labels_of(values: Sequence[Any]) -> list[Label]:
     ['Topology(n=3, k=2, e=6) #1', 'Topology(n=3, k=2, e=6) #2']
     """
     names = [_name(value) for value in values]
-    alike: dict[Label, list[Any]] = {}
+    # By text: the numbers 1 and 1.0 and True are equal, but have different texts.
+    alike: dict[str, list[Any]] = {}
     for name, value in zip(names, values, strict=True):
-        alike.setdefault(name, []).append(value)
-    labels: list[Label] = [
-        _distinguished(str(name), value, alike[name]) if len(alike[name]) > 1 else name
-        for name, value in zip(names, values, strict=True)
-    ]
+        alike.setdefault(str(name), []).append(value)
+    labels: list[Label] = []
+    for name, value in zip(names, values, strict=True):
+        others = alike[str(name)]
+        labels.append(_distinguished(str(name), value, others) if len(others) > 1 else name)
     return _numbered(labels)
 
 
@@ -82,7 +83,7 @@ def _arguments(value: Any) -> Mapping[str, Any]:
 
 def _numbered(labels: Sequence[Label]) -> list[Label]:
     """Append numbers to labels that occur several times."""
-    # Of the type as well: the number 1 and the text "1" look alike in a table.
+    # The number 1 and the text "1" look alike in a table.
     total = Counter(map(str, labels))
     seen = Counter[str]()
     found: list[Label] = []
