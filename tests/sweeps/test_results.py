@@ -141,6 +141,16 @@ def test_mixed_labels_in_parquet(tmp_path: Path) -> None:
 
 def test_heatmap_of_a_table(results: Results) -> None:
     table = results.table(rows="rule", value="max_error")
-    ax = eq.plots.heatmap(table.mean, sd=table.sd)
-    assert ax.get_yticklabels()[0].get_text() == "2, Median"
-    assert ax.texts[1].get_text() == "0.12 ± 0.00"
+    for ax in (eq.plots.heatmap(table), eq.plots.heatmap(table.mean, sd=table.sd)):
+        assert ax.get_yticklabels()[0].get_text() == "2, Median"
+        assert ax.texts[1].get_text() == "0.12 ± 0.00"
+
+
+def test_cells_that_have_not_run_stay_white() -> None:
+    cells = [
+        CellResult({"rule": "Krum", "attack": "none", "seed": 0}, run(0.25)),
+        CellResult({"rule": "Krum", "attack": "LIE", "seed": 0}, failure="no"),
+        CellResult({"rule": "LEARN", "attack": "LIE", "seed": 0}, run(math.nan)),
+    ]
+    ax = eq.plots.heatmap(Results(cells).table("rule", "attack"))
+    assert [text.get_text() for text in ax.texts] == ["0.25", "nan"]

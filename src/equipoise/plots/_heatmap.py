@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -15,8 +15,22 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+class MeanTable(Protocol):
+    """Means and standard deviations, such as ``results.table(...)`` of a sweep.
+
+    Cells that are means of no seed are missing.
+    """
+
+    @property
+    def mean(self) -> DataFrame: ...
+    @property
+    def sd(self) -> DataFrame: ...
+    @property
+    def count(self) -> DataFrame: ...
+
+
 def heatmap(
-    results: Mapping[str, Mapping[str, float]] | DataFrame,
+    results: Mapping[str, Mapping[str, float]] | DataFrame | MeanTable,
     ax: Axes | None = None,
     *,
     sd: Mapping[str, Mapping[str, float]] | DataFrame | None = None,
@@ -25,8 +39,8 @@ def heatmap(
     """Draw a table of results, ``results[rule][attack]``; darker cells are worse.
 
     ``results`` may also be a ``pandas.DataFrame`` with rules as index and attacks as columns.
-    ``sd`` is such a table of standard deviations: cells then read mean ± sd. With the results of a
-    sweep, ``table = results.table(...)`` has both: ``heatmap(table.mean, sd=table.sd)``.
+    ``sd`` is such a table of standard deviations: cells then read mean ± sd. The table of a sweep,
+    ``results.table(...)``, has both.
 
     Shades run from 0 to 1 if all values do. Otherwise they run from the smallest to the largest
     value, on a logarithmic scale if all values are positive. Values that are not finite, including
@@ -40,6 +54,9 @@ def heatmap(
     ['0.05', '0.90', '0.05', '0.06']
     """
     rows = _rows(results)
+    if sd is None and _is_mean_table(results):
+        rows = _without_missing(rows, _rows(results.count))
+        sd = results.sd
     attacks = list(dict.fromkeys(attack for row in rows.values() for attack in row))
     if not attacks:
         raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
@@ -65,8 +82,25 @@ def _name(label: object) -> str:
     return ", ".join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
+def _is_mean_table(results: Any) -> TypeGuard[MeanTable]:
+    # A DataFrame has these names, too, but as methods.
+    return hasattr(results, "sd") and hasattr(getattr(results, "mean", None), "columns")
+
+
+def _without_missing(
+    rows: dict[object, dict[object, float]], counts: dict[object, dict[object, float]]
+) -> dict[object, dict[object, float]]:
+    """The cells that are means of at least one seed; NaN fails the comparison."""
+    return {
+        rule: {attack: value for attack, value in row.items() if counts[rule][attack] > 0}
+        for rule, row in rows.items()
+    }
+
+
 def _rows(results: Any, argument: str = "results") -> dict[object, dict[object, float]]:
     """Return the numbers by rule and attack, whose names need not be strings."""
+    if _is_mean_table(results):
+        results = results.mean
     # Not isinstance(results, DataFrame): pandas may not be installed.
     if hasattr(results, "columns") and hasattr(results, "to_dict"):
         for name in ("index", "columns"):

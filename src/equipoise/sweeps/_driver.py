@@ -118,24 +118,26 @@ class Progress:
             dynamic_ncols=True,
             disable=not shown or sys.stderr is None or sys.stderr.closed,
         )
-        self._show()
+        self._note(done)
+        self._bar.refresh()
 
     def count(self) -> None:
         """Count a cell as done."""
+        self._note(done=self._bar.n + 1)
         self._bar.update()
-        self._show()
 
     def fail(self) -> None:
         """Count a cell as failed, too."""
         self._failed += 1
-        self._show()
+        self._note(done=self._bar.n)
 
-    def _show(self) -> None:
-        running = min(self.workers, self._bar.total - self._bar.n)
-        self._bar.set_postfix_str(f"{running} running, {self._failed} failed")
+    def _note(self, done: int) -> None:
+        running = min(self.workers, self._bar.total - done)
+        self._bar.set_postfix_str(f"{running} running, {self._failed} failed", refresh=False)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._bar.refresh()  # the last failure may be newer than the last update
         self._bar.close()

@@ -14,7 +14,7 @@ from equipoise._utils.optional import import_optional
 class Table:
     """Means over seeds with their standard deviations, as ``pandas.DataFrame`` of one shape.
 
-    ``plots.heatmap(table.mean, sd=table.sd)`` draws it.
+    ``eq.plots.heatmap(table)`` draws it.
 
     Args:
         mean: the means; NaN if a seed is not finite, and where no cell has finished.
