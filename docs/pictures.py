@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from benchmarks.paper import figures, report
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.tables import TABLES
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper" / "runs"
@@ -123,10 +123,10 @@ def axes(width, height):
 def of_results():
     """Draw the paper's figures from the committed results."""
     for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
-        measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
+        measured = [cell for cell in report.cells(TABLES[name], Archive(RESULTS)) if cell.ours]
         yield name, figures.lines(TABLES[name], measured)
-    store = Store(RESULTS)
-    tables = {name: report.cells(TABLES[name], store) for name in figures.SHOWN}
+    archive = Archive(RESULTS)
+    tables = {name: report.cells(TABLES[name], archive) for name in figures.SHOWN}
     yield "ours-and-theirs", figures.ours_and_theirs(tables)
 
 
