@@ -34,6 +34,8 @@ def draw_all(folder):
         histories = train_three()
         for name, picture in of_histories(histories).items():
             save(picture, folder / f"{name}.svg")
+        for name, picture in of_seeds().items():
+            save(picture, folder / f"{name}.svg")
         for name, picture in of_results():
             save(picture, folder / f"paper-{name}.svg")
         save(accepted_ball(), folder / "balance.svg")
@@ -113,6 +115,40 @@ def of_histories(histories):
         "per-client": plots.error_per_client(histories["Median"], ax=axes(3.4, 2.3)).figure,
         "acceptance": plots.acceptance_over_rounds(histories["Balance"], ax=axes(3.4, 2.3)).figure,
         "costs": costs,
+    }
+
+
+def of_seeds():
+    """Draw a small sweep: the table, and the lines of one attack."""
+
+    def make(rule, attack, seed):
+        digits = eq.data.digits(seed=seed)
+        clients = digits.split(eq.data.by_group(digits, N, p=0.5, seed=seed))
+        model = eq.models.logistic_regression(64, 10, seed=seed)
+        return eq.Simulator(
+            trainer=eq.LocalSGD(model, cross_entropy, clients, lr=0.15, seed=seed),
+            topology=eq.Topology.regular(N, 10, seed=seed),
+            rule=rule,
+            models=eq.flatten(model).expand(N, -1),
+            attack=attack,
+            malicious=eq.draw_malicious(N, 0.2, seed=seed),
+            metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
+            evaluate_every=2,
+            total=40,
+            seed=seed,
+        )
+
+    results = eq.sweep(
+        make,
+        rule=[eq.FedAvg(), eq.Median(), eq.Balance()],
+        attack=[None, eq.attacks.Gaussian(), eq.attacks.TrimAttack()],
+        seed=range(3),
+        progress=False,
+    )
+    attacked = results.where(attack="TrimAttack").histories()
+    return {
+        "sweep-table": eq.plots.heatmap(results.table("rule", "attack"), axes(3.4, 1.4)).figure,
+        "sweep-seeds": eq.plots.error_over_rounds(attacked, ax=axes(3.4, 2.5)).figure,
     }
 
 
