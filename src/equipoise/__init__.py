@@ -28,13 +28,19 @@ messages, ``e`` directed edges.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from equipoise import attacks, data, metrics, models, plots
-from equipoise._utils.rng import draw_malicious
+from equipoise import attacks, data, metrics, models, plots, topology
 from equipoise._utils.version import __version__ as __version__
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
-from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
+from equipoise.parameters import (
+    flatten,
+    groups,
+    stack_models,
+    trainable,
+    unflatten,
+    unstack_models,
+)
 from equipoise.rules import (
     LEARN,
     UBAR,
@@ -48,6 +54,7 @@ from equipoise.rules import (
     Median,
     MultiExchange,
     PerClient,
+    PerGroup,
     SCClip,
     TrimmedMean,
     as_multi_exchange,
@@ -55,7 +62,7 @@ from equipoise.rules import (
     run_exchanges,
 )
 from equipoise.simulation import EachRound, History, Round, Simulator
-from equipoise.topology import Topology
+from equipoise.topology import Topology, draw_malicious
 from equipoise.training import LocalSGD, Trainer
 from equipoise.types import Aggregated, RoundInputs
 
@@ -87,6 +94,7 @@ __all__ = [
     "MultiExchange",
     "Peer",
     "PerClient",
+    "PerGroup",
     "Round",
     "RoundInputs",
     "SCClip",
@@ -99,6 +107,7 @@ __all__ = [
     "data",
     "draw_malicious",
     "flatten",
+    "groups",
     "metrics",
     "mix",
     "models",
@@ -108,6 +117,8 @@ __all__ = [
     "run_exchanges",
     "stack_models",
     "sweep",
+    "topology",
+    "trainable",
     "unflatten",
     "unpack",
     "unstack_models",

@@ -1,5 +1,7 @@
 """The rules, one per file, and the base classes and helpers for rules of your own."""
 
+from dataclasses import is_dataclass
+
 from equipoise.rules._guarantees import (
     GuaranteeWarning,
     at_most_one_warning,
@@ -18,9 +20,11 @@ from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.per_client import PerClient
+from equipoise.rules.per_group import PerGroup
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
+from equipoise.topology import library_rules
 
 __all__ = [
     "LEARN",
@@ -35,6 +39,7 @@ __all__ = [
     "Median",
     "MultiExchange",
     "PerClient",
+    "PerGroup",
     "Rule",
     "SCClip",
     "TrimmedMean",
@@ -52,3 +57,7 @@ __all__ = [
     "uniform",
     "without_warnings",
 ]
+
+# `Topology.diagnose` judges all rules. These are the dataclasses here; their base classes are none.
+_exported = [globals()[name] for name in sorted(__all__, key=str.lower)]
+library_rules[:] = [rule for rule in _exported if isinstance(rule, type) and is_dataclass(rule)]

@@ -15,6 +15,7 @@ from equipoise import kernels
 from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import as_counts, check_inputs, describe, is_floating
 from equipoise.messages import Inbox
+from equipoise.topology import Guarantee
 from equipoise.types import Aggregated, RoundInputs
 
 SOURCES_IN_SIMULATOR = {
@@ -40,10 +41,14 @@ class Rule(ABC):
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
       error, unless the rule has a hyper-parameter of that name. If it is None, the rule declares
       nothing, and a `Simulator` passes all inputs.
+    - ``guarantee``: the condition under which a theorem about the rule covers a graph, such as
+      ``topology.Trimming()``; `equipoise.Topology.diagnose` checks it. None means that no guarantee
+      on graphs is known.
     """
 
     isotropic: ClassVar[bool] = False
     contains_own: ClassVar[bool] = False
+    guarantee: ClassVar[Guarantee | None] = None
 
     @property
     def needs(self) -> tuple[str, ...] | None:
@@ -126,6 +131,14 @@ def as_tolerated(rule: Any, given: int | Tensor | None, inbox: Inbox) -> Tensor:
     if value is None:
         raise _missing(rule, ["tolerated"])
     return as_counts("tolerated", value, inbox.n, inbox.slots.device)
+
+
+def needs_of(rules: Iterable[object]) -> tuple[str, ...] | None:
+    """The round inputs that any of the rules reads; None if one rule declares nothing."""
+    declared = [getattr(rule, "needs", None) for rule in rules]
+    if any(names is None for names in declared):
+        return None
+    return tuple(dict.fromkeys(name for names in declared for name in names or ()))
 
 
 def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:
