@@ -149,8 +149,7 @@ def error_over_rounds(
             ax.fill_between(one.rounds, *limits, color=style["color"], alpha=0.15, linewidth=0)
     set_scale(ax, np.concatenate([one.line for one in series.values()]), log)
     set_integer_ticks(ax)
-    average = ", mean of seeds" if several else ""
-    label_axes(ax, "round", f"max. {METRIC_LABELS.get(metric, metric)}{average}")
+    label_axes(ax, "round", f"max. {METRIC_LABELS.get(metric, metric)}")
     about = _about_seeds(groups, kind) if several else "mean to max. over benign clients"
     legend_below(ax, new, band=about if shown else "")
     return ax
@@ -195,7 +194,7 @@ def _over_seeds(name: str, group: Sequence[History], metric: str, kind: SeedBand
 def _about_seeds(groups: Mapping[str, Sequence[History]], kind: SeedBand) -> str:
     counts = sorted({len(group) for group in groups.values()})
     seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    return f"min. to max. of {seeds}" if kind == "min-max" else f"mean ± sd of {seeds}"
+    return f"mean, min. to max. of {seeds}" if kind == "min-max" else f"mean ± sd of {seeds}"
 
 
 def _worst(name: str, history: History, metric: str) -> tuple[list[int], AnyArray]:
