@@ -178,14 +178,14 @@ class Results:
             "sd": grouped.agg(lambda x: x.std(skipna=False)),
             "count": grouped.size(),
         }
-        order = [pandas.Index(labels, name=name) for name, labels in self.axes.items()]
-        by_name = {index.name: index for index in order}
+        indices = {name: pandas.Index(labels, name=name) for name, labels in self.axes.items()}
         shaped = {}
         for name, series in parts.items():
-            wide = series.to_frame(value) if not columns else series.unstack(columns)
-            shaped[name] = _in_order(wide, [by_name[row] for row in rows], 0)
+            wide = series.unstack(columns) if columns else series.to_frame(value)
+            wide = _in_order(wide, [indices[row] for row in rows], axis=0)
             if columns:
-                shaped[name] = _in_order(shaped[name], [by_name[one] for one in columns], 1)
+                wide = _in_order(wide, [indices[column] for column in columns], axis=1)
+            shaped[name] = wide
         return Table(**shaped, value=value, over=tuple(name for name in over if name in self.axes))
 
     def summary(self) -> Any:
@@ -243,14 +243,16 @@ class Results:
 
 
 def _evaluations(history: History) -> Iterator[dict[str, float]]:
-    benign = history.benign
+    """A row for each round with metrics, or for the last round if there are none."""
+    columns: dict[str, dict[int, float]] = {}
+    for metric in history.metrics():
+        columns[f"max_{metric}"] = dict(zip(*history.worst(metric), strict=True))
+        columns[f"mean_{metric}"] = dict(zip(*history.mean(metric), strict=True))
     for record in history.evaluated or list(history)[-1:]:
-        row: dict[str, float] = {"round": record.t}
-        for metric, values in record.clients.items():
-            one = History(history.n, history.malicious, rounds=[record])
-            row[f"max_{metric}"] = one.worst(metric)[1][0]
-            row[f"mean_{metric}"] = sum(values[i] for i in benign) / len(benign)
-        yield row | dict(record.values)
+        measured = {
+            name: values[record.t] for name, values in columns.items() if record.t in values
+        }
+        yield {"round": record.t, **measured, **record.values}
 
 
 def _is(cell: CellResult, name: str, value: Any) -> bool:
