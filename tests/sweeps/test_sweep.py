@@ -139,8 +139,10 @@ def test_failed_cells_run_again(tmp_path: Path) -> None:
     assert not eq.sweeps.read(tmp_path / "results").failures
 
 
-def test_dying_worker_is_a_failure(tmp_path: Path) -> None:
-    results = quiet(small.dies_on_median, rule=RULES, seed=range(2), workers=2, folder=tmp_path)
+def test_dying_worker_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"rule": RULES, "seed": range(2), "workers": 2}
+    results = eq.sweep(small.dies_on_median, **options, folder=tmp_path)
+    assert "4/4" in capsys.readouterr().err
     died = [cell.labels["rule"] for cell in results if "worker process died" in cell.failure]
     assert died == ["Median", "Median"]
     assert [len(h or ()) for h in histories(results)] == [0, 0, 4, 4]

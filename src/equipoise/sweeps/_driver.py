@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -18,7 +18,7 @@ DIED = "The worker process died: it was killed, ran out of memory, or crashed in
 Result = tuple[Task, Outcome]
 
 
-def run_all(tasks: Sequence[Task], progress: Progress) -> Iterator[Result]:
+def run_all(tasks: Sequence[Task], progress: Progress) -> Generator[Result, None, None]:
     """Run cells in the processes of joblib's backend, and return their outcomes as they end."""
     left = {task.cell.key: task for task in tasks}
     busy: list[Task] = []
@@ -39,7 +39,9 @@ def run_all(tasks: Sequence[Task], progress: Progress) -> Iterator[Result]:
                 suspects = list(left.values())[: progress.workers]
                 for task in suspects:
                     del left[task.cell.key]
-                    yield task, _run_alone(task)
+                    outcome = _run_alone(task)
+                    progress.count()
+                    yield task, outcome
 
 
 def _run_in_parallel(tasks: Sequence[Task], progress: Progress) -> Iterator[Result]:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,10 @@ def sweep(
     with (
         backend_context(workers, backend),
         Progress(len(cells), len(known), shown=progress) as line,
+        # Closed at once after Ctrl-C: this ends the workers.
+        closing(run_all(tasks, line)) as outcomes,
     ):
-        for task, outcome in run_all(tasks, line):
+        for task, outcome in outcomes:
             known[task.cell.key] = outcome
             warned.update(outcome.warnings)
             if outcome.failure:
