@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import ray
@@ -23,14 +24,9 @@ def main(example: Path) -> None:
     lines = zip(script.splitlines(), changed.splitlines(), strict=True)
     assert sum(one != other for one, other in lines) == 1
     cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 1,
-            "include_dashboard": False,
-            "node_ip_address": "127.0.0.1",
-        },
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )
-    cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+    cluster.add_node(num_cpus=1)
     try:
         # As a user's script would find it: by its address in the environment.
         os.environ["RAY_ADDRESS"] = cluster.address
@@ -66,6 +62,8 @@ def check_nodes_and_failures() -> None:
     """Both nodes take part, a failure is a cell, and finished cells do not run again."""
 
     def node(simulator: eq.Simulator) -> dict[str, str]:
+        # Long enough for the process of the other node to start meanwhile.
+        time.sleep(2)
         return {"node": ray.get_runtime_context().get_node_id()}
 
     with tempfile.TemporaryDirectory() as folder:

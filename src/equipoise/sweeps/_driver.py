@@ -95,6 +95,9 @@ def backend_context(workers: int | None, backend: str | None) -> AbstractContext
     if backend == "ray":
         import_optional("ray.util.joblib", "ray").register_ray()
     options: dict[str, Any] = {} if backend is None else {"backend": backend}
+    if backend == "ray":
+        # Otherwise Ray counts no processor for a worker, and puts all of them on one machine.
+        options["ray_remote_args"] = {"num_cpus": 1}
     if workers is not None or backend is not None:
         # -1: as many as the machine or the cluster has processors.
         options["n_jobs"] = -1 if workers is None else workers
