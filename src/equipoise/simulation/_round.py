@@ -86,7 +86,6 @@ def _train(settings: Settings, before: State, memory: Tensor) -> Tensor:
     with torch.enable_grad(), unmodified_by("trainer", before.t, models=models):
         if hasattr(trainer, "train_into"):
             trainer.train_into(memory, models, before.t, clients=settings.trained)
-            memory[settings.idle] = models[settings.idle]
             return memory
         trained = trainer(models, before.t)
     if (

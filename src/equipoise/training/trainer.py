@@ -17,9 +17,9 @@ class Trainer(Protocol):
     - ``loss_of(t)`` returns the losses that UBAR needs;
     - ``samples`` is the number of examples of every client;
     - ``restarted()`` returns the trainer as it was before its first round;
-    - ``train_into(out, models, t, clients=...)`` writes the trained models of some clients to their
-      rows of ``out``, so that rounds need no new memory, and clients that no other client hears
-      need no training.
+    - ``train_into(out, models, t, clients=...)`` writes the models after training to ``out``, so
+      that rounds need no new memory. If ``clients`` are given, only these are trained, because no
+      other client hears the rest, and the rest keep their models.
 
     Three more are for checkpoints. ``state_dict()`` and ``load_state_dict(state)`` save and restore
     everything that the trainer remembers from round to round, such as the moments of Adam, as a
