@@ -38,8 +38,8 @@ def identity(value: object) -> str:
     package also by their source, and by the functions and values that it names.
 
     >>> from equipoise._utils.identity import identity
-    >>> identity(eq.FedAvg())
-    'equipoise.rules.fedavg.FedAvg(weighted=False)'
+    >>> identity(eq.attacks.Dissensus(epsilon=3.0))
+    "equipoise.attacks.dissensus.Dissensus(epsilon=3.0, weights='uniform')"
     >>> identity({"x": torch.zeros(2)})
     "{'x': float32 (2,) with digest af5570f5a1810b7a}"
 
