@@ -21,7 +21,7 @@ GALLERY = HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
 MODULES = (
     *("", "attacks", "data", "kernels", "messages", "metrics"),
-    *("models", "peers", "plots", "rules", "testing", "types"),
+    *("models", "peers", "plots", "rules", "sweeps", "testing", "types"),
 )
 # A row of the table in examples/README.md.
 ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from benchmarks.paper import figures, report
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.tables import TABLES
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "paper" / "runs"
@@ -34,6 +34,8 @@ def draw_all(folder):
         save(diagnosis(), folder / "diagnosis.svg")
         histories = train_three()
         for name, picture in of_histories(histories).items():
+            save(picture, folder / f"{name}.svg")
+        for name, picture in of_seeds().items():
             save(picture, folder / f"{name}.svg")
         for name, picture in of_results():
             save(picture, folder / f"paper-{name}.svg")
@@ -144,6 +146,40 @@ def of_histories(histories):
     }
 
 
+def of_seeds():
+    """Draw a small sweep: the table, and the lines of one attack."""
+
+    def make(rule, attack, seed):
+        digits = eq.data.digits(seed=seed)
+        clients = digits.split(eq.data.by_group(digits, N, p=0.5, seed=seed))
+        model = eq.models.logistic_regression(64, 10, seed=seed)
+        return eq.Simulator(
+            trainer=eq.LocalSGD(model, cross_entropy, clients, lr=0.15, seed=seed),
+            topology=eq.Topology.regular(N, 10, seed=seed),
+            rule=rule,
+            models=eq.flatten(model).expand(N, -1),
+            attack=attack,
+            malicious=eq.draw_malicious(N, 0.2, seed=seed),
+            metrics={"error": eq.metrics.ErrorRate(model, digits.test_x, digits.test_y)},
+            evaluate_every=2,
+            total=40,
+            seed=seed,
+        )
+
+    results = eq.sweep(
+        make,
+        rule=[eq.FedAvg(), eq.Median(), eq.Balance()],
+        attack=[None, eq.attacks.Gaussian(), eq.attacks.TrimAttack()],
+        seed=range(3),
+        progress=False,
+    )
+    attacked = results.where(attack="TrimAttack").histories()
+    return {
+        "sweep-table": eq.plots.heatmap(results.table("rule", "attack"), axes(3.4, 1.4)).figure,
+        "sweep-seeds": eq.plots.error_over_rounds(attacked, ax=axes(3.4, 2.5)).figure,
+    }
+
+
 def axes(width, height):
     return Figure((width, height), layout="constrained").subplots()
 
@@ -151,10 +187,10 @@ def axes(width, height):
 def of_results():
     """Draw the paper's figures from the committed results."""
     for name in ("gamma-har", "kappa-har", "fraction-har", "non-iid-har", "alpha-har", "clients"):
-        measured = [cell for cell in report.cells(TABLES[name], Store(RESULTS)) if cell.ours]
+        measured = [cell for cell in report.cells(TABLES[name], Archive(RESULTS)) if cell.ours]
         yield name, figures.lines(TABLES[name], measured)
-    store = Store(RESULTS)
-    tables = {name: report.cells(TABLES[name], store) for name in figures.SHOWN}
+    archive = Archive(RESULTS)
+    tables = {name: report.cells(TABLES[name], archive) for name in figures.SHOWN}
     yield "ours-and-theirs", figures.ours_and_theirs(tables)
 
 

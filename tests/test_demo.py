@@ -40,15 +40,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rows(text: str) -> dict[str, list[str]]:
     """The cells of the printed table."""
-    start = text.index("rule  ")
+    start = text.index("\nrule ") + 1
     return {
         line.split()[0]: line.split()[1:] for line in text[start:].split("\n\n")[0].splitlines()[1:]
     }
 
 
-def finished(error: float) -> eq.History:
-    """A run of three clients, one of them malicious."""
-    return eq.History(3, malicious=[2], rounds=[eq.Round(0, {"error": (0.0, error, 1.0)})])
+def finished(errors: dict[str, dict[str, float | None]]) -> eq.sweeps.Results:
+    """Runs of three clients, one of them malicious; None is a run that did not finish."""
+    found = []
+    for rule, row in errors.items():
+        for attack, error in row.items():
+            rounds = [eq.Round(0, {"error": (0.0, error or 0.0, 1.0)})]
+            history = None if error is None else eq.History(3, malicious=[2], rounds=rounds)
+            found.append(eq.sweeps.CellResult({"rule": rule, "attack": attack}, history))
+    return eq.sweeps.Results(found)
 
 
 # Output
@@ -67,7 +73,7 @@ def test_table_and_figure(here: Path, capsys: Capture) -> None:
     assert "MinMax" not in out
     assert f"Figure: {here / 'equipoise-demo.png'}" in out
     assert (here / "equipoise-demo.png").read_bytes().startswith(b"\x89PNG")
-    assert re.search(r"4/4 \[.*, worst error [01]\.\d\d, Balance\(kappa=0\), Gaussian\]\n", err)
+    assert re.search(r"4/4 \[.*, 0 running, 0 failed\]\n$", err)
 
 
 def test_lines_fit_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,16 +86,18 @@ def test_lines_fit_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_best_has_an_asterisk() -> None:
-    results = {
-        "Krum": {"none": finished(0.25), "MinMax": finished(0.5)},
-        "Median": {"none": finished(0.25), "MinMax": finished(0.125)},
-        "Balance": {"none": finished(0.75)},
-    }
-    assert demo.table(results, ("none", "MinMax")).splitlines() == [
-        "rule              no attack      MinMax",
-        "Krum                  0.250*      0.500",
-        "Median                0.250*      0.125*",
-        "Balance               0.750           -",
+    results = finished(
+        {
+            "Krum": {"no attack": 0.25, "MinMax": 0.5},
+            "Median": {"no attack": 0.25, "MinMax": 0.125},
+            "Balance": {"no attack": 0.75, "MinMax": None},
+        }
+    )
+    assert demo.table(results).splitlines() == [
+        "rule    no attack  MinMax",
+        "Krum       0.250*  0.500",
+        "Median     0.250*  0.125*",
+        "Balance    0.750       -",
     ]
 
 
@@ -97,14 +105,14 @@ def test_best_has_an_asterisk() -> None:
     "rules", [list(demo.RULES), ["Krum", "Median", "LEARN"], list(demo.RULES)[:8]], ids=len
 )
 def test_one_panel_per_rule(rules: list[str]) -> None:
-    results = {rule: {attack: finished(0.5) for attack in demo.ATTACKS} for rule in rules}
+    attacks = [demo.heading(attack) for attack in demo.ATTACKS]
+    results = finished({rule: dict.fromkeys(attacks, 0.5) for rule in rules})
     figure = demo.picture(demo.Setting.draw(0), results)
     graph, table, *panels = figure.axes
     assert graph.get_legend_handles_labels()[1] == ["benign", "malicious"]
     assert [text.get_text() for text in table.texts] == ["0.50"] * (len(rules) * len(demo.ATTACKS))
     drawn = [ax for ax in panels if ax.axison]
     assert [ax.get_title() for ax in drawn] == rules
-    attacks = [demo.heading(attack) for attack in demo.ATTACKS]
     assert all([line.get_label() for line in ax.lines] == attacks for ax in drawn)
     assert all(len({line.get_color() for line in ax.lines}) == len(attacks) for ax in drawn)
     (legend,) = figure.subfigs[1].legends
@@ -114,7 +122,7 @@ def test_one_panel_per_rule(rules: list[str]) -> None:
 
 
 def test_nothing_overlaps() -> None:
-    results = {rule: {attack: finished(0.5) for attack in demo.SHOWN} for rule in demo.RULES}
+    results = finished({rule: dict.fromkeys(demo.SHOWN, 0.5) for rule in demo.RULES})
     figure = demo.picture(demo.Setting.draw(0), results)
     figure.savefig(io.BytesIO())  # computes the layout
     titles = [ax.title.get_window_extent() for ax in figure.axes[2:]]
@@ -134,22 +142,17 @@ def test_setting_is_as_described() -> None:
 
 
 def test_every_rule_and_attack() -> None:
-    results: demo.Results = {}
-    demo.compare(demo.Setting.draw(0), 2, tuple(demo.RULES), tuple(demo.ATTACKS), results)
-    assert [list(row) for row in results.values()] == [list(demo.ATTACKS)] * len(demo.RULES)
-    assert all(
-        len(history) == 2 and not history.diverged
-        for row in results.values()
-        for history in row.values()
-    )
+    results = demo.compare(demo.Setting.draw(0), 2, tuple(demo.RULES), tuple(demo.ATTACKS))
+    assert len(results) == len(demo.RULES) * len(demo.ATTACKS)
+    histories = [cell.history for cell in results]
+    assert all(history and len(history) == 2 and not history.diverged for history in histories)
 
 
 def test_seed_determines_results() -> None:
-    def run(seed: int, torch_seed: int) -> demo.Results:
-        results: demo.Results = {}
+    def run(seed: int, torch_seed: int) -> list[eq.History | None]:
         torch.manual_seed(torch_seed)
-        demo.compare(demo.Setting.draw(seed), 3, ("Balance", "LEARN"), ("TrimAttack",), results)
-        return results
+        results = demo.compare(demo.Setting.draw(seed), 3, ("Balance", "LEARN"), ("TrimAttack",))
+        return [cell.history for cell in results]
 
     assert run(1, torch_seed=3) == run(1, torch_seed=4)
     assert run(1, torch_seed=3) != run(2, torch_seed=3)
@@ -159,9 +162,8 @@ def test_balance_rejects_noise_only() -> None:
     setting = demo.Setting.draw(0)
 
     def error(rule: str, attack: str) -> float:
-        return demo.worst(
-            setting.simulator(demo.RULES[rule], demo.ATTACKS[attack], demo.ROUNDS).run()
-        )
+        simulator = setting.simulator(demo.RULES[rule], demo.ATTACKS[attack], demo.ROUNDS)
+        return simulator.run().summary()["max_error"]
 
     calm = error("FedAvg", "none")
     assert error("FedAvg", "Gaussian") > 0.8
@@ -240,7 +242,8 @@ def test_missing_scikit_learn(capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r'The demo needs further packages \(.*\): pip install "equipoise\[data,plots\]"\n', err
+        r'The demo needs further packages \(.*\): pip install "equipoise\[data,plots,sweeps\]"\n',
+        err,
     )
 
 
@@ -261,7 +264,7 @@ def test_interrupt_prints_results(capsys: Capture, monkeypatch: pytest.MonkeyPat
     threads = torch.get_num_threads()
     assert cli.main(SMALL) == 130
     out, err = capsys.readouterr()
-    assert [cell for cells in rows(out).values() for cell in cells][1:] == ["-"]
+    assert [cell for cells in rows(out).values() for cell in cells][1:] == ["-"] * 3
     assert "Figure" not in out
     assert err.endswith("Interrupted.\n")
     assert torch.get_num_threads() == threads

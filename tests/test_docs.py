@@ -26,7 +26,16 @@ BLOCK = re.compile(
 )
 GUIDES = [
     *("index", "start", "training-loop", "peers", "receiving", "partial-models", "simulator"),
-    *("checkpoints", "topologies", "data", "attacks", "your-own", "threat-model", "failures"),
+    *(
+        "sweeps",
+        "checkpoints",
+        "topologies",
+        "data",
+        "attacks",
+        "your-own",
+        "threat-model",
+        "failures",
+    ),
     *("transport-threats", "kernels"),
 ]
 MODULES = [

@@ -110,9 +110,37 @@ def test_links_exist(page: Path) -> None:
 
 def test_index_lists_all_examples() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    names = ("defend.py", "own_training_loop.py", "peer.py", "peers.py")
+    names = ("defend.py", "own_training_loop.py", "peer.py", "peers.py", "grid.py")
     scripts = [EXAMPLES / name for name in names]
     assert [path.name for path in [*NOTEBOOKS, *scripts] if f"]({path.name})" not in index] == []
+
+
+# The grid
+
+GRID = (EXAMPLES / "grid.py").read_text(encoding="utf-8")
+
+
+def test_grid_takes_few_lines() -> None:
+    """A grid of 4 rules, 3 attacks, 3 graphs and 3 seeds, with a table and a plot."""
+    code = GRID.rpartition('"""')[2].splitlines()
+    assert len([line for line in code if line and not line.startswith(("import", "from"))]) < 15
+
+
+def test_grid_gives_table_and_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    # Few rounds and one seed: what is tested is the script.
+    short = GRID.replace("total=100", "total=1").replace("range(3)", "range(1)")
+    names: dict[str, Any] = {}
+    exec(compile(short, "grid.py", "exec"), names)
+    plt.close("all")
+    table = capsys.readouterr().out
+    assert [rule for rule in ("FedAvg", "Median", "SCClip", "Balance") if rule in table]
+    assert (len(names["results"]), names["results"].failures) == (36, ())
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
 # Tools

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.paper import figures, theorem_1, workers
+from benchmarks.paper import figures, theorem_1
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.compare import comparison, pairs
 from benchmarks.paper.missing_cells import remaining
 from benchmarks.paper.registry import ATTACKS, GRAPHS, REGULAR, RULES, check_name, paper_label
 from benchmarks.paper.report import Cell, as_csv, cells, markdown, overview, section
-from benchmarks.paper.results import Store
-from benchmarks.paper.run import run, tail
+from benchmarks.paper.run import SAVED, is_over, run, simulator, summary, tail
 from benchmarks.paper.setting import PARTITIONS, Setting
 from benchmarks.paper.tables import TABLES, Table
 from benchmarks.paper.tasks import TASKS, load
-from equipoise._utils.progress import advance, progress_bar, skip
-from equipoise.simulation import Simulator
+from equipoise import Simulator, sweep, sweeps
 
 
 def show_names() -> int:
@@ -44,19 +44,13 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
 
     Models are evaluated after each of the ``last`` rounds, too.
     """
-    store = Store(results)
-    checkpoint = store.checkpoint(setting, seed)
+    archive = Archive(results)
+    checkpoint = results / f"{setting.slug}.{seed}.unfinished"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     # Report missing data and damaged results before hours of training.
     load(setting.data, root, seed)
-    store.runs(setting)
-    with progress_bar(setting.rounds, "round") as bar:
-
-        def step(simulator: Simulator) -> None:
-            skip(bar, simulator.t - 1 - bar.n)  # rounds of a checkpoint
-            advance(bar, simulator.history.status)
-
-        found, history = run(setting, seed, root, step=step, checkpoint=checkpoint, last=last)
+    archive.runs(setting)
+    found, history = run(setting, seed, root, checkpoint=checkpoint, last=last, progress=True)
     print(f"{setting} --seed {seed}\n{history}")
     for metric in history.metrics():
         print(f"Max.{metric}, mean of the last 5 % of rounds: {tail(found, metric):.4f}")
@@ -64,11 +58,11 @@ def run_one(setting: Setting, seed: int, root: str, results: Path, last: int = 0
         errors = [worst for t, worst in rounds_and_errors if t >= setting.rounds - last]
         if errors:
             print(f"Max.{metric} in the last {len(errors)} rounds: {_spread(errors)}")
-    store.add(setting, found)
+    archive.add([(setting, found)])
     checkpoint.unlink(missing_ok=True)
     rounds = checkpoint.with_suffix(".csv")
     history.to_csv(rounds)
-    print(f"Result: {store.path(setting)}\nAll rounds: {rounds}")
+    print(f"Result: {archive.path(setting)}\nAll rounds: {rounds}")
     return 0
 
 
@@ -91,7 +85,7 @@ def run_table(
     results: Path,
 ) -> int:
     """Run the missing cells of a table; returns 1 if a run failed."""
-    store = Store(results)
+    archive = Archive(results)
     table = TABLES[name]
     for row in rows:
         check_name("--rows", row, table.rows)
@@ -102,29 +96,67 @@ def run_table(
         for row, column, setting in table.cells(**_rounds(rounds))
         if (not rows or row in rows) and (not columns or column in columns)
     ]
-    jobs = workers.missing(store, settings, seeds)
+    jobs = missing(archive, settings, seeds)
     total = len(settings) * len(seeds)
     print(f"{name}: {len(settings)} cells, {total - len(jobs)} of {total} runs exist.", flush=True)
-    problems = workers.run_all(jobs, root, store, processes)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    print(markdown(table, cells(table, store, **_rounds(rounds))))
-    return 1 if problems else 0
+    failures = _run_all(jobs, root, archive, processes) if jobs else ()
+    for cell in failures:
+        reason = cell.failure.strip().splitlines()[-1]
+        print(f"{cell.choice['setting']} --seed {cell.labels['seed']}: {reason}", file=sys.stderr)
+    print(markdown(table, cells(table, archive, **_rounds(rounds))))
+    return 1 if failures else 0
+
+
+def missing(
+    archive: Archive, settings: Iterable[Setting], seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the settings and seeds that have no results, seed by seed."""
+    known = {one: {run["seed"] for run in archive.runs(one)} for one in settings}
+    return [
+        {"setting": one, "seed": seed} for seed in seeds for one in known if seed not in known[one]
+    ]
+
+
+def _run_all(
+    jobs: Sequence[dict[str, Any]], root: str, archive: Archive, processes: int
+) -> Sequence[sweeps.CellResult]:
+    """Run the jobs as a sweep, and add what has finished to the archive, also after Ctrl-C."""
+    # Report missing data once, instead of once per job.
+    load(jobs[0]["setting"].data, root, jobs[0]["seed"])
+    folder = archive.folder / "sweep"
+    options: dict[str, Any] = {"measure": summary, "on_round": is_over, "save_every": SAVED}
+    try:
+        found = sweep(_make, jobs, root=[root], workers=processes, folder=folder, **options)
+    except KeyboardInterrupt:
+        _archive(jobs, sweeps.read(folder), archive)
+        raise
+    _archive(jobs, found, archive)
+    return found.failures
+
+
+def _archive(jobs: Sequence[dict[str, Any]], results: sweeps.Results, archive: Archive) -> None:
+    """Add the finished cells, which are in the order of the jobs."""
+    pairs = zip(jobs, results, strict=True)
+    archive.add((job["setting"], dict(cell.measured)) for job, cell in pairs if cell.history)
+
+
+def _make(setting: Setting, seed: int, root: str) -> Simulator:
+    return simulator(setting, seed, root)
 
 
 def report(names: Sequence[str], results: Path, rounds: int, output: Path | None) -> int:
     """Print tables; with an output folder, write them as Markdown and CSV, with pictures."""
     for name in names:
         check_name("NAME", name, TABLES)
-    store = Store(results)
-    known = {name: cells(table, store, **_rounds(rounds)) for name, table in TABLES.items()}
+    archive = Archive(results)
+    known = {name: cells(table, archive, **_rounds(rounds)) for name, table in TABLES.items()}
     shown = {
         name: found
         for name, found in known.items()
         if name in names or (not names and any(cell.runs for cell in found))
     }
     if not shown:
-        others = store.settings()
+        others = archive.settings()
         there = f"{len(others)} of other settings, such as {others[0]}" if others else "none"
         raise ValueError(
             f"expected results of a table in {results}, found {there}; "
@@ -149,7 +181,7 @@ def compare(first: Path, second: Path) -> int:
     for folder in (first, second):
         if not folder.is_dir():
             raise ValueError(f"expected a folder of results, found none at {folder}")
-    found = list(pairs(Store(first), Store(second)))
+    found = list(pairs(Archive(first), Archive(second)))
     if not found:
         raise ValueError(
             f"expected results of the same settings in {first} and {second}, found none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.run import Run, tail
 from benchmarks.paper.setting import Setting
 
@@ -28,7 +28,7 @@ class Pair:
         return [name for name in names if self.first.get(name) != self.second.get(name)]
 
 
-def pairs(first: Store, second: Store) -> Iterator[Pair]:
+def pairs(first: Archive, second: Archive) -> Iterator[Pair]:
     """Iterate over the settings and seeds that have results in both folders."""
     for setting in first.settings():
         others = {one["seed"]: one for one in second.runs(setting)}

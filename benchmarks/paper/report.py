@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal
 
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.registry import NO_ATTACK, paper_label
-from benchmarks.paper.results import Store
 from benchmarks.paper.run import Run, tail
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tables import Table
@@ -46,19 +46,19 @@ class Cell:
     verdict: Verdict
 
 
-def cells(table: Table, store: Store, **changes: object) -> list[Cell]:
+def cells(table: Table, archive: Archive, **changes: object) -> list[Cell]:
     """Return all cells of a table.
 
     They are judged by the mean of the worst client's errors over the last 5 % of rounds.
     """
-    found = [_cell(table, store, *cell) for cell in table.cells(**changes)]
+    found = [_cell(table, archive, *cell) for cell in table.cells(**changes)]
     ours = {(cell.row, cell.column): cell.ours[0] for cell in found if cell.ours}
     paper = {(cell.row, cell.column): cell.paper[0] for cell in found if cell.paper}
     return [_judged(cell, table.measure, *_baselines(cell, ours, paper)) for cell in found]
 
 
-def _cell(table: Table, store: Store, row: str, column: str, setting: Setting) -> Cell:
-    runs = tuple(store.runs(setting))
+def _cell(table: Table, archive: Archive, row: str, column: str, setting: Setting) -> Cell:
+    runs = tuple(archive.runs(setting))
     names = [setting.task.metric, *(["ASR"] if setting.backdoor else [])]
     ours: tuple[float, ...] = ()
     last: tuple[float, ...] = ()

@@ -1,13 +1,11 @@
-"""Train one setting with one seed, and summarize the run."""
+"""One setting with one seed: its simulator, and the summary of its run."""
 
 from __future__ import annotations
 
 import math
 import os
 import subprocess
-import time
 import tomllib
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -24,7 +22,7 @@ from benchmarks.paper.tasks import load
 from equipoise import attacks, data, metrics, models
 from equipoise.attacks import Attack
 from equipoise.rules import Aggregator, Balance, BalanceMedian, without_warnings
-from equipoise.simulation import EachRound, History, Simulator
+from equipoise.simulation import EachRound, History, Round, Simulator
 from equipoise.topology import Topology, draw_malicious
 from equipoise.training import LocalSGD
 
@@ -34,6 +32,18 @@ TAIL = 5
 SAVED = 200  # rounds between two checkpoints
 PACKAGE = Path(equipoise.__file__).parent
 Run = dict[str, Any]
+
+
+class SimulatorOfPaper(Simulator):
+    """A simulator whose rules may tolerate more malicious clients than they guarantee.
+
+    As in the paper, rules get the true number of malicious neighbors.
+    """
+
+    def step(self) -> Round:
+        """Run one round, without a warning."""
+        with without_warnings():
+            return super().step()
 
 
 def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simulator:
@@ -61,7 +71,8 @@ def simulator(setting: Setting, seed: int, root: str | os.PathLike[str]) -> Simu
     tests = _metrics(setting, dataset, model)
     benign = torch.ones(n, dtype=torch.bool, device="cpu")
     benign[[] if attack is None else malicious] = False
-    return Simulator(
+    _origin()  # before training, because the source may be changed or committed meanwhile
+    return SimulatorOfPaper(
         trainer,
         _graph(setting, malicious, seed),
         RULES[setting.rule](setting.gamma, setting.kappa, n, seed),
@@ -105,55 +116,36 @@ def run(
     seed: int,
     root: str | os.PathLike[str],
     *,
-    step: Callable[[Simulator], None] | None = None,
     checkpoint: Path | None = None,
     last: int = 0,
+    progress: bool = False,
 ) -> tuple[Run, History]:
     """Train; returns the result and the whole history.
 
-    ``step(simulator)`` is called after each round, and may raise to stop the run. With the path of
-    a ``checkpoint``, the run resumes from it. A run stops early when all benign models are
-    non-finite, since they cannot recover. Models are also evaluated after each of the ``last``
-    rounds; this affects only the history.
+    With the path of a ``checkpoint``, the run resumes from it. A run stops early when all benign
+    models are non-finite, since they cannot recover. Models are also evaluated after each of the
+    ``last`` rounds; this affects only the history.
     """
-    _origin()  # before training, because the source may be changed or committed meanwhile
     one = simulator(setting, seed, root)
-    start = time.perf_counter()
+    # Not of the constructor: the result is that of a run without further evaluations.
     one.evaluate_every = evaluated(setting.rounds).union(
         range(setting.rounds - last, setting.rounds)
     )
-    if checkpoint is not None and checkpoint.exists():
-        try:
-            one.load(checkpoint)
-        except ValueError as error:  # damaged, or written by another version
-            warnings.warn(f"{error}: training starts from the beginning", stacklevel=2)
-    begun = one.t
-
-    def after_round(one: Simulator) -> bool:
-        if step is not None:
-            step(one)
-        if checkpoint is not None and one.t % SAVED == 0:
-            one.save(checkpoint)
-        return _is_over(one)
-
-    try:
-        # As in the paper, rules get the true number of malicious neighbors, even if it exceeds the
-        # number that they tolerate.
-        with without_warnings():
-            if not _is_over(one):
-                one.run(on_round=after_round)
-    except BaseException:
-        if checkpoint is not None and one.t > begun:
-            one.save(checkpoint)
-        raise
-    seconds = (time.perf_counter() - start) * one.t / max(1, one.t - begun)
-    return _summary(setting, seed, one, seconds), one.history
+    history = one.run(progress=progress, checkpoint=checkpoint, save_every=SAVED, on_round=is_over)
+    return summary(one), history
 
 
-def _summary(setting: Setting, seed: int, one: Simulator, seconds: float) -> Run:
+def is_over(one: Simulator) -> bool:
+    """Whether no benign model is finite any more."""
+    return len(one.history.diverged) == one.n - len(one.history.malicious)
+
+
+def summary(one: Simulator) -> Run:
     """Return the result of a run: errors at each evaluation, costs, and the origin."""
-    tested = evaluated(setting.rounds)
-    stopped = one.t < setting.rounds
+    total = one.total
+    assert total is not None  # of every simulator of a setting
+    tested = evaluated(total)
+    stopped = one.t < total
     rounds = [
         round_ if round_.t in tested else replace(round_, clients={}) for round_ in one.history
     ]
@@ -161,7 +153,9 @@ def _summary(setting: Setting, seed: int, one: Simulator, seconds: float) -> Run
         last = {name: tuple(metric(one.models).tolist()) for name, metric in one.metrics.items()}
         rounds[-1] = replace(rounds[-1], clients=last)
     history = History(one.n, one.malicious, rounds=rounds)
-    found: Run = {"seed": seed, "trained": one.t, "seconds": round(seconds, 1)}
+    # Of all phases of all rounds, also of those before an interruption.
+    seconds = sum(sum(round_.seconds.values()) for round_ in one.history)
+    found: Run = {"seed": one.seed, "trained": one.t, "seconds": round(seconds, 1)}
     if stopped:
         found["stopped"] = f"all benign models were not finite after round {one.t - 1}"
     found["evaluated"] = [round_.t for round_ in history.evaluated]
@@ -230,10 +224,6 @@ def _commit(package: Path = PACKAGE) -> str | None:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _is_over(one: Simulator) -> bool:
-    return len(one.history.diverged) == one.n - len(one.history.malicious)
 
 
 def _parts(setting: Setting, dataset: data.Dataset, seed: int) -> tuple[Tensor, ...]:

@@ -19,7 +19,6 @@ from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
 from equipoise import plots
 from equipoise._utils.optional import import_optional
-from equipoise._utils.progress import progress_bar
 from equipoise.simulation import Simulator
 
 ATTACKS = (*(name for name in PUBLISHED if name != "Backdoor"), "LIE", "Dissensus", "Adaptive")
@@ -101,13 +100,11 @@ def check(seed: int = 0, rounds: int = 0, attacks: Sequence[str] = ATTACKS) -> F
 
     Measures the excess risk of the worst benign client in each round, and the bound on it.
     """
-    found: Found = {}
-    with progress_bar(len(attacks), "attack") as bar:
-        for attack in attacks:
-            found[attack] = _one(Setting(data="synthetic", attack=attack, rounds=rounds), seed)
-            bar.set_postfix_str(attack)
-            bar.update()
-    return found
+    bar = import_optional("tqdm", "benchmarks").tqdm(attacks, unit="attack")
+    return {
+        attack: _one(Setting(data="synthetic", attack=attack, rounds=rounds), seed)
+        for attack in bar
+    }
 
 
 def _one(setting: Setting, seed: int) -> dict[str, Any]:

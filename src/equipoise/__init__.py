@@ -29,6 +29,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from equipoise import attacks, data, metrics, models, plots, topology
+from equipoise._utils.version import __version__ as __version__
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
@@ -90,8 +91,7 @@ from equipoise.types import Aggregated, RoundInputs
 
 if TYPE_CHECKING:
     from equipoise.peers import Peer
-
-__version__ = "0.1.0"
+    from equipoise.sweeps import sweep
 
 native_available = native.available()
 """Whether the kernels in C are used; see `equipoise.kernels.native`."""
@@ -162,6 +162,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "sweep",
     "topology",
     "trainable",
     "unflatten",
@@ -172,8 +173,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import modules on first use that are slow to import or need extra packages."""
-    if name in ("demo", "peers", "testing"):
+    if name in ("demo", "peers", "sweeps", "testing"):
         return import_module(f"equipoise.{name}")
     if name == "Peer":
         return import_module("equipoise.peers").Peer
+    if name == "sweep":
+        return import_module("equipoise.sweeps").sweep
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -85,7 +85,7 @@ def _run_demo(options: argparse.Namespace) -> int:
     except ImportError as error:
         # The cause names the missing module; the error itself names one extra only.
         reason = error.__cause__ or error
-        command = 'pip install "equipoise[data,plots]"'
+        command = 'pip install "equipoise[data,plots,sweeps]"'
         print(f"The demo needs further packages ({reason}): {command}", file=sys.stderr)
         return 2
     return 0

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise import plots
-from equipoise._utils.progress import progress_bar
 from equipoise.rules import without_warnings
 from equipoise.simulation import RuleLike
 
@@ -61,9 +58,6 @@ NOTES = {
 ROUNDS = 100
 PICTURE = "equipoise-demo.png"
 PANELS = 6  # per row of the figure
-
-Results: TypeAlias = dict[str, dict[str, eq.History]]
-"""The history of a rule under an attack: ``results[rule][attack]``."""
 
 
 @dataclass(frozen=True)
@@ -124,92 +118,42 @@ def run(
 ) -> None:
     """Train with each rule under each attack, print a table of errors, and save a figure."""
     setting = Setting.draw(seed)
-    results = Results()
     print("20 clients on a random graph, 10 neighbors each; 4 clients are malicious.")
     print("Handwritten digits; half of each client's examples belong to one class.")
     print(f"Rounds: {rounds}.", flush=True)
-    try:
-        compare(setting, rounds, rules, attacks, results)
-    finally:  # also after Ctrl-C
-        if results:
-            print("\nTest error of the worst benign client (* marks the best rule per column):\n")
-            print(table(results, attacks), flush=True)
+    # In a folder, although nobody resumes: after Ctrl-C it holds what is finished.
+    with TemporaryDirectory() as folder:
+        try:
+            results = compare(setting, rounds, rules, attacks, folder)
+        except KeyboardInterrupt:
+            print_table(eq.sweeps.read(folder))
+            raise
+    print_table(results)
     notes = [f"{name}: {NOTES[name]}." for name in (*rules, *attacks) if name in NOTES]
     print("", *notes, sep="\n")
     print(save_figure(setting, results, Path(output) / PICTURE))
 
 
 def compare(
-    setting: Setting, rounds: int, rules: Sequence[str], attacks: Sequence[str], results: Results
-) -> None:
-    """Add a history to ``results`` for each rule and attack, as soon as it is complete."""
+    setting: Setting,
+    rounds: int,
+    rules: Sequence[str],
+    attacks: Sequence[str],
+    folder: str | Path | None = None,
+) -> eq.sweeps.Results:
+    """Run a simulation for each rule and attack."""
+
+    def make(rule: RuleLike | None, attack: eq.Attack | None) -> eq.Simulator:
+        return setting.simulator(rule, attack, rounds)
+
     # Rules know the true number of malicious neighbors, even where that exceeds their guarantee.
-    with without_warnings(), one_thread(), progress_bar(len(rules) * len(attacks), "run") as bar:
-        for rule in rules:
-            for attack in attacks:
-                simulator = setting.simulator(RULES[rule], ATTACKS[attack], rounds)
-                show = partial(show_error, bar, f"{rule}, {attack}")
-                results.setdefault(rule, {})[attack] = simulator.run(on_round=show)
-                bar.update()
-
-
-def show_error(bar: Any, label: str, simulator: eq.Simulator) -> None:
-    """Show the last error of a run in a progress bar, after each evaluation."""
-    if simulator.history[-1].clients:
-        bar.set_postfix_str(f"worst error {worst(simulator.history):.2f}, {label}")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread: for models this small, more threads cost time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def table(results: Results, attacks: Sequence[str]) -> str:
-    """Format a row per rule and a column per attack; an asterisk marks the smallest errors.
-
-    >>> from equipoise import demo
-    >>> def finished(error):
-    ...     return eq.History(1, rounds=[eq.Round(0, {"error": [error]})])
-    >>> fedavg = {"none": finished(0.25), "Gaussian": finished(0.5)}
-    >>> median = {"none": finished(0.25)}
-    >>> print(demo.table({"FedAvg": fedavg, "Median": median}, ["none", "Gaussian"]))
-    rule              no attack    Gaussian
-    FedAvg                0.250*      0.500*
-    Median                0.250*          -
-    """
-    errors = errors_of(results)
-
-    def cell(row: Mapping[str, float], attack: str) -> str:
-        if attack not in row:
-            return f"{'-':>11} "
-        # Compared exactly: errors are multiples of 1 / 355, so several rules may be the best.
-        best = min(other.get(attack, math.inf) for other in errors.values())
-        return f"{row[attack]:>11.3f}{'*' if row[attack] == best else ' '}"
-
-    # 16 columns hold the longest name of a rule; 11 and a mark hold an attack.
-    lines = [f"{'rule':<16}" + "".join(f"{heading(attack):>11} " for attack in attacks)]
-    for rule, row in errors.items():
-        lines.append(f"{rule:<16}" + "".join(cell(row, attack) for attack in attacks))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def errors_of(results: Results) -> dict[str, dict[str, float]]:
-    """Return the error of the worst benign client for each rule and attack."""
-    return {
-        rule: {attack: worst(history) for attack, history in row.items()}
-        for rule, row in results.items()
-    }
-
-
-def worst(history: eq.History) -> float:
-    """Return the last measured error of the worst benign client (the paper's Max.TER)."""
-    return history.worst("error")[1][-1]
+    with without_warnings():
+        return eq.sweep(
+            make,
+            rule={name: RULES[name] for name in rules},
+            attack={heading(name): ATTACKS[name] for name in attacks},
+            folder=folder,
+        )
 
 
 def heading(attack: str) -> str:
@@ -217,7 +161,35 @@ def heading(attack: str) -> str:
     return "no attack" if attack == "none" else attack
 
 
-def save_figure(setting: Setting, results: Results, path: Path) -> str:
+def print_table(results: eq.sweeps.Results) -> None:
+    """Print the table, if any simulation has finished."""
+    if any(cell.history is not None for cell in results):
+        print("\nTest error of the worst benign client (* marks the best rule per column):\n")
+        print(table(results), flush=True)
+
+
+def table(results: eq.sweeps.Results) -> str:
+    """Format a row per rule and a column per attack; an asterisk marks the smallest errors.
+
+    >>> from equipoise import demo
+    >>> def finished(rule, attack):
+    ...     error = {"FedAvg": 0.25, "Median": 0.5}[rule] + 0.25 * (attack == "LIE")
+    ...     return eq.History(1, rounds=[eq.Round(0, {"error": [error]})])
+    >>> names = {"rule": ["FedAvg", "Median"], "attack": ["no attack", "LIE"]}
+    >>> print(demo.table(eq.sweep(finished, **names, progress=False)))
+    rule    no attack     LIE
+    FedAvg     0.250*  0.500*
+    Median     0.500   0.750
+    """
+    errors = results.table("rule", "attack", "max_error").mean
+    # Compared exactly: errors are multiples of 1 / 355, so several rules may be the best.
+    marks = (errors == errors.min()).replace({True: "*", False: " "})
+    text = errors.map(lambda error: "-" if math.isnan(error) else f"{error:.3f}") + marks
+    lines = text.rename_axis(index=None, columns="rule").to_string().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def save_figure(setting: Setting, results: eq.sweeps.Results, path: Path) -> str:
     """Save the figure; return where it is, or how to get it."""
     try:
         figure = picture(setting, results)
@@ -228,47 +200,45 @@ def save_figure(setting: Setting, results: Results, path: Path) -> str:
     return f"Figure: {path.resolve()}"
 
 
-def picture(setting: Setting, results: Results) -> Figure:
+def picture(setting: Setting, results: eq.sweeps.Results) -> Figure:
     """Draw the graph, a heatmap of final errors, and a panel of errors over rounds per rule."""
     from matplotlib.figure import Figure
 
     # A Figure of its own, not pyplot: no window and no global state.
-    rows = math.ceil(len(results) / PANELS)
+    rows = math.ceil(len(results.axes["rule"]) / PANELS)
     heights = (3.3, 0.7 + 1.4 * rows)  # inches
     figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     left, right = top.subplots(1, 2, width_ratios=(2, 3))
     left.set_title("communication graph", fontsize=8)
     plots.graph(setting.graph, setting.malicious, left)
-    errors = {
-        rule: {heading(attack): error for attack, error in row.items()}
-        for rule, row in errors_of(results).items()
-    }
     label = "test error of the worst benign client, after the last round"
-    plots.heatmap(errors, right, label=label)
+    plots.heatmap(results.table("rule", "attack", "max_error").mean, right, label=label)
     draw_rounds(bottom, results)
     return figure
 
 
-def draw_rounds(figure: SubFigure, results: Results) -> None:
+def draw_rounds(figure: SubFigure, results: eq.sweeps.Results) -> None:
     """Draw a panel per rule with a line per attack, and one legend for all panels."""
-    columns = min(PANELS, len(results))
-    rows = math.ceil(len(results) / columns)
+    rules = results.axes["rule"]
+    columns = min(PANELS, len(rules))
+    rows = math.ceil(len(rules) / columns)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
-    for position, (rule, row) in enumerate(results.items()):
+    for position, rule in enumerate(rules):
         ax = panels[position]
-        histories = {heading(attack): history for attack, history in row.items()}
+        cells = results.where(rule=rule)
+        histories = {str(cell.labels["attack"]): cell.history for cell in cells if cell.history}
         plots.error_over_rounds(histories, ax=ax, band=False)
         ax.set_title(rule, fontsize=8)
         # One legend below serves all panels.
         ax.get_legend().remove()
-        lowest = position + columns >= len(results)  # no panel below it
+        lowest = position + columns >= len(rules)  # no panel below it
         ax.tick_params(labelbottom=lowest)
         ax.set_xlabel("round" if lowest else "")
         ax.set_ylabel("" if position % columns else "test error")
         ax.set_ylim(0, 1.04)  # the same scale in all panels, with room for markers at 1
     # The last row may have empty places.
-    for ax in panels[len(results) :]:
+    for ax in panels[len(rules) :]:
         ax.set_axis_off()
     title = "test error of the worst benign client: one panel per rule, one line per attack"
     figure.suptitle(title, fontsize=8)

@@ -12,7 +12,6 @@ import pytest
 
 import equipoise as eq
 from benchmarks.paper import theorem_1 as theory
-from benchmarks.paper.results import Store
 from equipoise.__main__ import main
 from equipoise.data import _download as files
 from tests.error_messages.mistakes import (
@@ -70,9 +69,9 @@ def test_missing_files(load: Callable[[Any], Any], expected: str, tmp_path: Any)
         ),
         ("pandas", eq.History(1).frame, 'pandas is not installed: pip install "equipoise[frames]"'),
         (
-            "filelock",
-            lambda: Store("."),
-            'filelock is not installed: pip install "equipoise[benchmarks]"',
+            "cloudpickle",
+            lambda: eq.sweep(lambda n: eq.History(n), n=[1]),
+            'cloudpickle is not installed: pip install "equipoise[sweeps]"',
         ),
         (
             "matplotlib.figure",

@@ -37,7 +37,7 @@ def test_truncated_files(small: Path) -> None:
     before = everything(run, seconds=True)
     for length in reversed(range(small.stat().st_size)):
         os.truncate(small, length)
-        with pytest.raises(ValueError, match="format 2, found another file, or a damaged one"):
+        with pytest.raises(ValueError, match="format 3, found another file, or a damaged one"):
             run.load(small)
         assert everything(run, seconds=True) == before
 
@@ -134,4 +134,4 @@ def test_other_files(path: Path) -> None:
 
 def test_an_older_format_is_named(small: Path) -> None:
     edited(small, about=lambda about: about | {"format": 1})
-    refused(small, "of format 2, .*: ValueError: format 1, which this version does not read")
+    refused(small, "of format 3, .*: ValueError: format 1, which this version does not read")

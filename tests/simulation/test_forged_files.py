@@ -50,7 +50,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("edit", "match"), FORGERIES.values(), ids=list(FORGERIES))
 def test_forged_field(edit: dict[str, Any], match: str, small: Path) -> None:
     edited(small, about=lambda about: about | edit)
-    refused(small, f"format 2, found another file, or a damaged one: .*{match}")
+    refused(small, f"format 3, found another file, or a damaged one: .*{match}")
 
 
 @pytest.mark.parametrize(

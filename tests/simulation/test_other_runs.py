@@ -56,7 +56,7 @@ def test_too_many_saved_rounds(path: Path) -> None:
             r"attack Window.*stop=3\) instead of Window.*stop=4\)$",
         ),
         ({"alpha": 0.4}, "alpha 0.5 instead of 0.4$"),
-        ({"alpha": torch.full((N,), 0.5)}, r"alpha 0.5 instead of float32 \(6,\) with checksum"),
+        ({"alpha": torch.full((N,), 0.5)}, r"alpha 0.5 instead of float32 \(6,\) with digest"),
         ({"tolerated": 1}, "tolerated None instead of 1$"),
         ({"keep_nonfinite": True}, "keep_nonfinite False instead of True$"),
         (
@@ -127,7 +127,7 @@ def test_other_data(small: Path) -> None:
     other = eq.LocalSGD(
         model, nn.functional.cross_entropy, clients, lr=0.1, batch_size=3, momentum=0.9
     )
-    message = r"found samples int64 \(6,\) with checksum \w+ instead of .*; data \w+ instead of"
+    message = r"found samples int64 \(6,\) with digest \w+ instead of .*; data \w+ instead of"
     with pytest.raises(ValueError, match=message):
         trained(trainer=other).load(small)
 
@@ -177,7 +177,7 @@ def test_other_alpha_in_last_digit(path: Path) -> None:
     alpha = torch.full((N,), 0.5, dtype=torch.float64)
     simulator(alpha=alpha).run(2, checkpoint=path)
     simulator(alpha=alpha.clone()).run(3, checkpoint=path)
-    with pytest.raises(ValueError, match=r"found alpha float64 \(6,\) with checksum"):
+    with pytest.raises(ValueError, match=r"found alpha float64 \(6,\) with digest"):
         simulator(alpha=alpha.nextafter(torch.ones(()).double())).run(checkpoint=path)
 
 

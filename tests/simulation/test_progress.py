@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,21 @@ def test_silent_run_needs_no_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert len(simulator(3).run(progress=True)) == 3
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert len(simulator(3).run(progress=True)) == 3
+
+
+def test_status_only_when_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(eq.History, "status", lambda history: calls.append(len(history)) or "")
+    simulator(200).run(progress=True)
+    assert len(calls) < 100
+    assert calls[-1] == 200
+
+
+def test_missing_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.raises(ImportError, match=r'tqdm is not installed: pip install "equipoise\[progre'):
+        simulator(3).run(progress=True)

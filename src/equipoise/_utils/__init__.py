@@ -1,1 +1,1 @@
-"""Argument validation, formatting, random streams, atomic files, progress."""
+"""Argument validation, formatting, random streams, atomic files, identities."""

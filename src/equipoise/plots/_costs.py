@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.plots._style import BENIGN, COLUMN, axes_for, check_histories, pyplot, short
+from equipoise.plots._style import BENIGN, COLUMN, axes_for, pyplot, seeds_of, short
 from equipoise.simulation import History
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1}
 
 
 def cost_bars(
-    histories: Mapping[str, History], axes: tuple[Axes, Axes] | None = None
+    histories: Mapping[str, History | Sequence[History]], axes: tuple[Axes, Axes] | None = None
 ) -> tuple[Axes, Axes]:
     r"""Plot two bars per history: bytes sent per client, and aggregation time of all clients.
 
-    Both are per round. A scale is logarithmic if its bars span two decades.
+    Both are per round, and means over a list of histories. A scale is logarithmic if its bars span
+    two decades.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -35,7 +36,7 @@ def cost_bars(
     >>> took.texts[0].get_text(), took.get_xlabel()
     ('3', 'aggregation\nper round (ms)')
     """
-    check_histories(histories)
+    groups = seeds_of(histories)
     names = [str(name) for name in histories]
     if axes is None:
         size = (COLUMN, 0.6 + 0.15 * len(histories))
@@ -44,13 +45,17 @@ def cost_bars(
     if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
         raise ValueError(f"axes must be two matplotlib Axes, found {axes!r:.80}")
     sent, took = axes
-    summaries = [history.summary() for history in histories.values()]
-    sizes = [summary.get("bytes", math.nan) for summary in summaries]
+    sizes = [_mean(group, "bytes") for group in groups.values()]
     _draw_bars(sent, names, sizes, BYTES, "sent per client\nand round")
-    times = [summary.get("aggregate_seconds", math.nan) for summary in summaries]
+    times = [_mean(group, "aggregate_seconds") for group in groups.values()]
     _draw_bars(took, names, times, SECONDS, "aggregation\nper round")
     took.tick_params(labelleft=False)
     return sent, took
+
+
+def _mean(group: Sequence[History], name: str) -> float:
+    values = [history.summary().get(name, math.nan) for history in group]
+    return sum(values) / len(values)
 
 
 def _draw_bars(

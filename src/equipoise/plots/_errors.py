@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from equipoise._utils.validation import check_choice
 from equipoise.plots._style import (
     BENIGN,
     GREY,
     METRIC_LABELS,
     AnyArray,
     axes_for,
-    check_histories,
     check_history,
     drawable,
     label_axes,
     legend_below,
     line_style,
+    seeds_of,
     set_integer_ticks,
     set_scale,
     short,
@@ -28,6 +29,8 @@ from equipoise.simulation import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+SeedBand = Literal["sd", "min-max"]
 
 # Hatched as well as grey, so that malicious clients can be told apart in black and white.
 HATCHED: dict[str, Any] = {
@@ -102,19 +105,23 @@ def _mark_not_finite(ax: Axes, clients: AnyArray) -> None:
 
 
 def error_over_rounds(
-    histories: Mapping[str, History],
+    histories: Mapping[str, History | Sequence[History]],
     metric: str = "error",
     ax: Axes | None = None,
     *,
     log: bool | None = None,
-    band: bool | None = None,
+    band: bool | SeedBand | None = None,
 ) -> Axes:
     """Plot the maximum of a metric over benign clients, per round: one line per history.
 
-    A light band extends from the line to the mean over benign clients. ``band`` turns it on or off;
-    by default it is drawn for up to four histories. A line ends in a cross where the maximum is no
-    longer finite, or beyond 1e150. ``log`` chooses a logarithmic scale; by default it is used if
-    values exceed 1 and span three decades.
+    A light band extends from the line to the mean over benign clients. A list of histories, one for
+    each seed, becomes one line: the mean over seeds, with a band of one standard deviation on
+    either side (``band="sd"``), or from the smallest to the largest seed (``band="min-max"``). The
+    legend says what bands are. ``band`` is also True or False; by default, bands are drawn for up
+    to four lines.
+
+    A line ends in a cross where the maximum of a seed is no longer finite, or beyond 1e150. ``log``
+    chooses a logarithmic scale; by default it is used if values exceed 1 and span three decades.
 
     >>> from equipoise import plots
     >>> from equipoise.simulation.history import History, Round
@@ -123,33 +130,81 @@ def error_over_rounds(
     >>> plots.error_over_rounds(runs).lines[0].get_ydata()
     array([1. , 0.5, 0.5])
     """
-    check_histories(histories)
+    groups = seeds_of(histories)
+    if band is not None and not isinstance(band, bool):
+        check_choice("band", band, get_args(SeedBand))
     # As above: read all histories first, so that an unknown metric leaves no empty figure.
-    series = {name: _over_rounds(name, history, metric) for name, history in histories.items()}
+    several = any(len(group) > 1 for group in groups.values())
+    summary = _over_seeds if several else _over_clients
+    kind: SeedBand = "min-max" if band == "min-max" else "sd"
+    series = {name: summary(name, group, metric, kind) for name, group in groups.items()}
     ax, new = axes_for(ax, 1.8)
     # More than four overlapping bands cannot be told apart.
-    band = len(series) <= 4 if band is None else band
-    for position, (name, (rounds, mean, worst)) in enumerate(series.items()):
-        style = line_style(position, len(series), len(rounds))
-        _draw_line(ax, str(name), rounds, worst, style)
-        if band:
-            ax.fill_between(rounds, mean, worst, color=style["color"], alpha=0.15, linewidth=0)
-    # Bands lie below their lines, so the lines determine the scale.
-    set_scale(ax, np.concatenate([worst for _, _, worst in series.values()]), log)
+    shown = len(series) <= 4 if band is None else bool(band)
+    for position, (name, one) in enumerate(series.items()):
+        style = line_style(position, len(series), len(one.rounds))
+        _draw_line(ax, str(name), one.rounds, one.line, style)
+        if shown:
+            limits = (one.low, one.high)
+            ax.fill_between(one.rounds, *limits, color=style["color"], alpha=0.15, linewidth=0)
+    set_scale(ax, np.concatenate([one.line for one in series.values()]), log)
     set_integer_ticks(ax)
     label_axes(ax, "round", f"max. {METRIC_LABELS.get(metric, metric)}")
-    legend_below(ax, new, band="mean to max. over benign clients" if band else "")
+    about = _about_seeds(groups, kind) if several else "mean to max. over benign clients"
+    legend_below(ax, new, band=about if shown else "")
     return ax
 
 
-def _over_rounds(name: str, history: History, metric: str) -> tuple[list[int], AnyArray, AnyArray]:
-    """Return the rounds that measured a metric, and its mean and maximum over benign clients."""
+class Series(NamedTuple):
+    """A line and the limits of its band."""
+
+    rounds: list[int]
+    line: AnyArray
+    low: AnyArray
+    high: AnyArray
+
+
+def _over_clients(name: str, group: Sequence[History], metric: str, kind: SeedBand) -> Series:
+    """The maximum over benign clients, with a band to their mean."""
+    (history,) = group
+    rounds, worst = _worst(name, history, metric)
+    mean = drawable(history.mean(metric)[1])
+    return Series(rounds, worst, mean, worst)
+
+
+def _over_seeds(name: str, group: Sequence[History], metric: str, kind: SeedBand) -> Series:
+    """The mean over seeds of that maximum, with a band of their deviation or their range."""
+    rounds, first = _worst(name, group[0], metric)
+    lines = [first]
+    for history in group[1:]:
+        others, worst = _worst(name, history, metric)
+        if others != rounds:
+            found = f"{len(rounds)} and {len(others)} of them, or others"
+            raise ValueError(f"histories[{name!r}] must have equal evaluations, found {found}")
+        lines.append(worst)
+    table = np.stack(lines)
+    mean = table.mean(0)
+    if kind == "min-max":
+        return Series(rounds, mean, table.min(0), table.max(0))
+    # One seed has no deviation.
+    sd = table.std(0, ddof=1) if len(group) > 1 else np.zeros_like(mean)
+    return Series(rounds, mean, mean - sd, mean + sd)
+
+
+def _about_seeds(groups: Mapping[str, Sequence[History]], kind: SeedBand) -> str:
+    counts = sorted({len(group) for group in groups.values()})
+    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    return f"mean, min. to max. of {seeds}" if kind == "min-max" else f"mean ± sd of {seeds}"
+
+
+def _worst(name: str, history: History, metric: str) -> tuple[list[int], AnyArray]:
+    """Return the rounds that measured a metric, and its maximum over benign clients."""
     try:
         rounds, worst = history.worst(metric)
     except ValueError as error:
         # History does not know its name in the figure.
         raise ValueError(f"histories[{name!r}]: {error}") from None
-    return rounds, drawable(history.mean(metric)[1]), drawable(worst)
+    return rounds, drawable(worst)
 
 
 def _draw_line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -15,15 +15,32 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+class MeanTable(Protocol):
+    """Means and standard deviations, such as ``results.table(...)`` of a sweep.
+
+    Cells that are means of no seed are missing.
+    """
+
+    @property
+    def mean(self) -> DataFrame: ...
+    @property
+    def sd(self) -> DataFrame: ...
+    @property
+    def count(self) -> DataFrame: ...
+
+
 def heatmap(
-    results: Mapping[str, Mapping[str, float]] | DataFrame,
+    results: Mapping[str, Mapping[str, float]] | DataFrame | MeanTable,
     ax: Axes | None = None,
     *,
+    sd: Mapping[str, Mapping[str, float]] | DataFrame | None = None,
     label: str = "max. test error rate",
 ) -> Axes:
     """Draw a table of results, ``results[rule][attack]``; darker cells are worse.
 
     ``results`` may also be a ``pandas.DataFrame`` with rules as index and attacks as columns.
+    ``sd`` is such a table of standard deviations: cells then read mean ± sd. The table of a sweep,
+    ``results.table(...)``, has both.
 
     Shades run from 0 to 1 if all values do. Otherwise they run from the smallest to the largest
     value, on a logarithmic scale if all values are positive. Values that are not finite, including
@@ -37,56 +54,91 @@ def heatmap(
     ['0.05', '0.90', '0.05', '0.06']
     """
     rows = _rows(results)
+    if sd is None and _is_mean_table(results):
+        rows = _without_missing(rows, _rows(results.count))
+        sd = results.sd
     attacks = list(dict.fromkeys(attack for row in rows.values() for attack in row))
     if not attacks:
         raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
     missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
     table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
+    deviations = np.full(table.shape, math.nan)
+    if sd is not None:
+        by_rule = _rows(sd, "sd")
+        values = [[by_rule.get(rule, {}).get(x, math.nan) for x in attacks] for rule in rows]
+        deviations = np.array(values)
     upright = len(attacks) > 6  # slanted names of more columns would overlap
-    names = list(map(str, attacks))
+    names = list(map(_name, attacks))
     height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
     ax, _ = axes_for(ax, height)
-    _draw_cells(ax, table, missing)
-    _label_cells(ax, list(map(str, rows)), names, upright)
-    label_axes(ax, label, "")
+    _draw_cells(ax, table, deviations, missing)
+    _label_cells(ax, list(map(_name, rows)), names, upright)
+    label_axes(ax, label if sd is None else f"{label}, mean ± sd of seeds", "")
     return ax
 
 
-def _rows(results: Any) -> dict[object, dict[object, float]]:
+def _name(label: object) -> str:
+    """The name of a row or a column, which has several parts in a MultiIndex."""
+    return ", ".join(map(str, label)) if isinstance(label, tuple) else str(label)
+
+
+def _is_mean_table(results: Any) -> TypeGuard[MeanTable]:
+    # A DataFrame has these names, too, but as methods.
+    return hasattr(results, "sd") and hasattr(getattr(results, "mean", None), "columns")
+
+
+def _without_missing(
+    rows: dict[object, dict[object, float]], counts: dict[object, dict[object, float]]
+) -> dict[object, dict[object, float]]:
+    """The cells that are means of at least one seed; NaN fails the comparison."""
+    return {
+        rule: {attack: value for attack, value in row.items() if counts[rule][attack] > 0}
+        for rule, row in rows.items()
+    }
+
+
+def _rows(results: Any, argument: str = "results") -> dict[object, dict[object, float]]:
     """Return the numbers by rule and attack, whose names need not be strings."""
+    if _is_mean_table(results):
+        results = results.mean
     # Not isinstance(results, DataFrame): pandas may not be installed.
     if hasattr(results, "columns") and hasattr(results, "to_dict"):
         for name in ("index", "columns"):
             labels = getattr(results, name)
             if not labels.is_unique:
-                raise ValueError(f"results.{name} must be unique, found {list(labels)!r:.80}")
+                raise ValueError(f"{argument}.{name} must be unique, found {list(labels)!r:.80}")
         results = results.astype(object).where(results.notna(), math.nan).to_dict(orient="index")
     if not isinstance(results, Mapping):
         expected = "a DataFrame or a mapping, results[rule][attack]"
-        raise ValueError(f"results must be {expected}, found {type(results).__name__}")
+        raise ValueError(f"{argument} must be {expected}, found {type(results).__name__}")
     rows = {}
     for rule, row in results.items():
         if not isinstance(row, Mapping):
-            raise ValueError(f"results[{rule!r}] must map attacks to numbers, found {row!r:.80}")
-        rows[rule] = {attack: _cell_value(rule, attack, value) for attack, value in row.items()}
+            found = f"{row!r:.80}"
+            raise ValueError(f"{argument}[{rule!r}] must map attacks to numbers, found {found}")
+        rows[rule] = {
+            attack: _cell_value(f"{argument}[{rule!r}][{attack!r}]", value)
+            for attack, value in row.items()
+        }
     return rows
 
 
-def _cell_value(rule: object, attack: object, value: Any) -> float:
+def _cell_value(name: str, value: Any) -> float:
     """Convert a value to a float; None becomes NaN, as in JSON."""
     try:
         return math.nan if value is None else float(value)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a vector
-        name = f"results[{rule!r}][{attack!r}]"
         raise ValueError(f"{name} must be a number, found {value!r:.80}") from None
 
 
-def _draw_cells(ax: Axes, table: AnyArray, missing: AnyArray) -> None:
+def _draw_cells(ax: Axes, table: AnyArray, sd: AnyArray, missing: AnyArray) -> None:
     """Shade the cells and write their values into them, except where they are missing."""
     shades, form = _shades(table)
     ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
     for row, column in np.argwhere(~missing):
         text = form(table[row, column])
+        if math.isfinite(sd[row, column]):
+            text = f"{text} ± {form(sd[row, column])}"
         color = "white" if shades[row, column] > 0.72 else "black"  # a contrast of at least 4
         ax.text(column, row, text, color=color, fontsize=6, ha="center", va="center_baseline")
 

@@ -155,9 +155,22 @@ def check_history(history: object, name: str = "history") -> None:
         raise ValueError(f"{name} must be a History, as run returns it, found {found}")
 
 
-def check_histories(histories: Mapping[str, History]) -> None:
-    """Raise unless ``histories`` maps names to at least one `History`."""
+def seeds_of(
+    histories: Mapping[str, History | Sequence[History]],
+) -> dict[str, Sequence[History]]:
+    """The histories of every name as a list, one for each seed."""
     if not isinstance(histories, Mapping) or not histories:
         raise ValueError(f"histories must map names to histories, found {histories!r:.80}")
-    for name, history in histories.items():
-        check_history(history, f"histories[{name!r}]")
+    groups: dict[str, Sequence[History]] = {}
+    for name, value in histories.items():
+        # An empty list is no history either.
+        group: Sequence[History] = value if isinstance(value, list | tuple) and value else [value]  # type: ignore[list-item]
+        for history in group:
+            check_history(history, f"histories[{name!r}]")
+        seeds = [history.seed for history in group if history.seed is not None]
+        # The same run twice would look as if it had a smaller deviation.
+        if len(set(seeds)) < len(seeds):
+            found = f"seed {max(seeds, key=seeds.count)} more than once"
+            raise ValueError(f"histories[{name!r}] must have different seeds, found {found}")
+        groups[name] = group
+    return groups

@@ -7,10 +7,8 @@ not load either.
 from __future__ import annotations
 
 import json
-import re
 import warnings
 import zipfile
-import zlib
 from array import array
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -22,10 +20,10 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
+from equipoise._utils.identity import identity, without_addresses
 from equipoise._utils.validation import check_count, describe
 from equipoise.simulation._archive import (
     ABOUT,
-    as_array,
     open_archive,
     read_arrays,
     write_archive,
@@ -36,7 +34,7 @@ from equipoise.simulation.record import Round
 from equipoise.simulation.state import State
 from equipoise.topology import Topology
 
-CHECKPOINT_FORMAT = 2  # format 1 had no fingerprint of the training data
+CHECKPOINT_FORMAT = 3  # format 2 had other digests of graphs and tensors
 SHOWN_CHARACTERS = 100  # characters of a setting in an error
 
 
@@ -74,6 +72,7 @@ def load(path: str | Path, state: State, settings: Settings) -> State:
         raise ValueError(f"{path} must be {expected}, found one of a trainer with a state, {names}")
     # The name is a label, not part of the identity: a resumed run may have another one.
     found.history.name = state.history.name
+    found.history.seed = state.history.seed
     return State(
         models=found.models,
         t=found.t,
@@ -138,15 +137,14 @@ def _data_fingerprint(trainer: object) -> str | None:
 
 
 def _written(setting: object) -> str:
-    """The repr of a setting without addresses in memory, or a checksum of a tensor."""
+    """The repr of a setting without addresses in memory, or a digest of a tensor."""
     if isinstance(setting, Tensor):
-        # 32 bits suffice: this reveals mistakes, and not forgery.
-        checksum = zlib.crc32(as_array(setting).tobytes())
-        return f"{describe(setting)} with checksum {checksum:08x}"
+        return identity(setting)
     if isinstance(setting, Topology):
-        return f"{setting}, senders {_written(setting.senders)}"
-    # Addresses differ between processes, which would make every function another setting.
-    return re.sub(" at 0x[0-9A-Fa-f]+", "", repr(setting))
+        return f"{setting}, senders {identity(setting.senders)}"
+    # Addresses differ between processes, which would make every function another setting. A repr
+    # and not more of it: the attributes of a trainer may change from round to round.
+    return without_addresses(repr(setting))
 
 
 def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ class History:
         malicious: bool mask (n,) or client ids; at least one client must be benign.
         name: a label for tables and figures.
         rounds: the records to begin with.
+        seed: the seed of the run, if it has one.
 
     >>> from equipoise.simulation.history import History, Round
     >>> history = History(3, malicious=[2], name="Balance")
@@ -58,8 +59,11 @@ class History:
         malicious: Clients | None = None,
         name: str = "",
         rounds: Iterable[Round] = (),
+        seed: int | None = None,
     ) -> None:
         check_count("n", n, 1)
+        if seed is not None:
+            check_count("seed", seed, 0)
         if not isinstance(name, str):
             raise ValueError(f"name must be a string, found {name!r}")
         is_malicious = as_mask(malicious, n).tolist()
@@ -68,6 +72,7 @@ class History:
             raise ValueError(f"malicious must leave a benign client, found all {n} clients")
         self.n = int(n)
         self.name = name
+        self.seed = seed if seed is None else int(seed)
         self.malicious = tuple(i for i in range(n) if is_malicious[i])
         self.benign = tuple(i for i in range(n) if not is_malicious[i])
         self.diverged: dict[int, int] = {}
@@ -316,6 +321,7 @@ class History:
         return {
             "format": HISTORY_FORMAT,
             "name": self.name,
+            "seed": self.seed,
             "n": self.n,
             "malicious": list(self.malicious),
             "rounds": [record.to_dict() for record in self],
@@ -350,7 +356,8 @@ class History:
         if data["format"] != HISTORY_FORMAT:
             raise ValueError(f"format must be {HISTORY_FORMAT}, found {data['format']!r}")
         rounds = map(as_round, as_list("rounds", data["rounds"]))
-        return cls(data["n"], data["malicious"], data["name"], rounds)
+        # Files of earlier versions have no seed.
+        return cls(data["n"], data["malicious"], data["name"], rounds, data.get("seed"))
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> History:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import call
-from equipoise._utils.progress import advance, progress_bar
+from equipoise._utils.optional import import_optional
 from equipoise._utils.validation import (
     Clients,
     as_counts,
@@ -201,7 +204,7 @@ class Simulator(Settings):
             total=None if total is None else int(total),
             rule_state=None,
             trainer_state=None,
-            history=History(n, mask, name),
+            history=History(n, mask, name, seed=seed),
         )
         self._workspace = Workspace(self)
         if isinstance(topology, Topology) and gossip is not None:
@@ -352,8 +355,8 @@ class Simulator(Settings):
             with ExitStack() as stack:
                 callbacks: list[Callable[[Simulator], object]] = []
                 if progress:
-                    bar = stack.enter_context(progress_bar(end, "round", done=self.t))
-                    callbacks.append(lambda run: advance(bar, run.history.status))
+                    bar = stack.enter_context(self._progress_bar(end))
+                    callbacks.append(partial(_show, bar))
                 if on_round is not None:
                     callbacks.append(on_round)
                 while self.t < end:
@@ -400,6 +403,18 @@ class Simulator(Settings):
             )
         return end
 
+    def _progress_bar(self, end: int) -> Any:
+        return import_optional("tqdm", "progress").tqdm(
+            total=end,
+            initial=self.t,
+            unit="round",
+            # Rounds differ in cost (evaluation, checkpoints): the mean of all predicts the rest.
+            smoothing=0.0,
+            dynamic_ncols=True,
+            # There is no standard error under pythonw, and a daemon may have closed it.
+            disable=sys.stderr is None or sys.stderr.closed,
+        )
+
     # Files
 
     def save(self, path: str | Path) -> None:
@@ -423,3 +438,9 @@ class Simulator(Settings):
             raise ValueError(
                 f"{path} must be {expected}, found another trainer: {error}"
             ) from error
+
+
+def _show(bar: Any, simulator: Simulator) -> None:
+    """Count a round as done. The status is computed when the bar is drawn, and at the end."""
+    if bar.update() or bar.n >= bar.total:
+        bar.set_postfix_str(simulator.history.status())

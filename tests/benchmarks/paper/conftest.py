@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "results")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import equipoise as eq
-from benchmarks.paper import run
+from benchmarks.paper.run import simulator
 from benchmarks.paper.setting import Setting
 
 ROOT = Path(__file__).parents[3]
@@ -37,4 +37,4 @@ def interrupt_after_seven_rounds(checkpoint: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.run(SHORT, 0, ".", step=interrupt, checkpoint=checkpoint)
+        simulator(SHORT, 0, ".").run(checkpoint=checkpoint, on_round=interrupt)

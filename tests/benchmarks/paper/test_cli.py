@@ -10,7 +10,7 @@ import pytest
 
 import equipoise as eq
 from benchmarks.paper import cli, registry
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tables import TABLES
 from benchmarks.paper.tasks import TASKS
@@ -27,7 +27,7 @@ def test_run_prints_and_saves(tmp_path: Path, capsys: Capture) -> None:
     assert "20 clients, 4 malicious, 20 rounds" in out
     assert re.search(r"Max\.MSE, mean of the last 5 % of rounds: \d", out)
     setting = Setting(data="synthetic", rule="Median", attack="TrimAttack", rounds=20)
-    assert [run["seed"] for run in Store(tmp_path).runs(setting)] == [4]
+    assert [run["seed"] for run in Archive(tmp_path).runs(setting)] == [4]
     assert (tmp_path / "synthetic/Median.TrimAttack.rounds=20.4.csv").exists()
 
 
@@ -37,7 +37,7 @@ def test_summary_if_saving_fails(
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Store, "add", full)
+    monkeypatch.setattr(Archive, "add", full)
     assert (
         cli.main(["run", "--data", "synthetic", "--rounds", "20", "--results", str(tmp_path)]) == 2
     )

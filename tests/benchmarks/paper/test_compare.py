@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from benchmarks.paper import cli
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from tests.benchmarks.paper.helpers import (
     SHORT,
     Capture,
@@ -14,27 +14,28 @@ from tests.benchmarks.paper.helpers import (
 )
 
 
-def test_missing_folders(store: Store, capsys: Capture) -> None:
-    store.folder.mkdir()
-    missing = str(store.folder / "nowhere")
-    assert cli.main(["compare", str(store.folder), missing]) == 2
+def test_missing_folders(archive: Archive, capsys: Capture) -> None:
+    archive.folder.mkdir()
+    missing = str(archive.folder / "nowhere")
+    assert cli.main(["compare", str(archive.folder), missing]) == 2
     assert f"expected a folder of results, found none at {missing}" in capsys.readouterr().err
 
 
-def test_differences_are_listed(store: Store, tmp_path: Path, capsys: Capture) -> None:
+def test_differences_are_listed(archive: Archive, tmp_path: Path, capsys: Capture) -> None:
     """Only times and versions may differ; runs in only one folder do not count."""
-    again = Store(tmp_path / "again")
+    again = Archive(tmp_path / "again")
     other = SHORT.changed(rule="Krum")
-    store.add(SHORT, finished(SHORT, 1.0, 1.25, commit="a", consensus=0.5))
-    store.add(SHORT, finished(SHORT, 1.0, seed=1))
-    store.add(other, finished(other, 1.0))
-    again.add(SHORT, finished(SHORT, 1.0, 1.25, commit="b", consensus=0.5) | {"seconds": 7.0})
-    again.add(SHORT, finished(SHORT, 1.0, seed=2))
-    folders = [str(store.folder), str(again.folder)]
+    archive.add([(SHORT, finished(SHORT, 1.0, 1.25, commit="a", consensus=0.5))])
+    archive.add([(SHORT, finished(SHORT, 1.0, seed=1))])
+    archive.add([(other, finished(other, 1.0))])
+    later = finished(SHORT, 1.0, 1.25, commit="b", consensus=0.5) | {"seconds": 7.0}
+    again.add([(SHORT, later)])
+    again.add([(SHORT, finished(SHORT, 1.0, seed=2))])
+    folders = [str(archive.folder), str(again.folder)]
     assert cli.main(["compare", *folders]) == 0
     expected = "Runs in both folders: 1. Equal in every figure: 1. Different: 0.\n"
     assert capsys.readouterr().out == expected
-    again.add(SHORT, finished(SHORT, 1.0, 1.5, commit="b"))
+    again.add([(SHORT, finished(SHORT, 1.0, 1.5, commit="b"))])
     assert cli.main(["compare", *folders]) == 1
     assert (
         f"| `{SHORT} --seed 0` | 1.1250 | 1.2500 | max_MSE, consensus |" in capsys.readouterr().out
@@ -48,11 +49,13 @@ def test_runs_are_deterministic(tmp_path: Path) -> None:
     assert cli.main(["compare", *folders]) == 0
 
 
-def test_nothing_in_common(store: Store, tmp_path: Path, capsys: Capture) -> None:
-    store.folder.mkdir()
-    assert cli.main(["compare", str(store.folder), str(tmp_path)]) == 2
-    expected = f"expected results of the same settings in {store.folder} and {tmp_path}, found none"
+def test_nothing_in_common(archive: Archive, tmp_path: Path, capsys: Capture) -> None:
+    archive.folder.mkdir()
+    assert cli.main(["compare", str(archive.folder), str(tmp_path)]) == 2
+    expected = (
+        f"expected results of the same settings in {archive.folder} and {tmp_path}, found none"
+    )
     assert expected in capsys.readouterr().err
-    store.path(SHORT).write_text("damaged")
-    assert cli.main(["compare", str(store.folder), str(tmp_path)]) == 2
-    assert f"{store.path(SHORT)} must have these columns" in capsys.readouterr().err
+    archive.path(SHORT).write_text("damaged")
+    assert cli.main(["compare", str(archive.folder), str(tmp_path)]) == 2
+    assert f"{archive.path(SHORT)} must have these columns" in capsys.readouterr().err

@@ -24,9 +24,10 @@ def test_commit_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source may change during the run."""
     run._origin.cache_clear()
     monkeypatch.setattr(run, "_commit", lambda: "first")
-    found, _ = run.run(
-        SHORT, 0, ".", step=lambda one: monkeypatch.setattr(run, "_commit", lambda: "second")
-    )
+    one = run.simulator(SHORT, 0, ".")
+    monkeypatch.setattr(run, "_commit", lambda: "second")
+    one.run()
+    found = run.summary(one)
     run._origin.cache_clear()
     assert found["commit"] == "first"
 

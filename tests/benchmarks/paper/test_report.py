@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper import cli, figures, report
-from benchmarks.paper.results import Store
+from benchmarks.paper.archive import Archive
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tables import TABLES
 from tests.benchmarks.paper.helpers import (
@@ -65,12 +65,12 @@ def test_verdict_uses_own_baseline() -> None:
     assert report.judge((900.0,), (1.18,), (1.0, 0.36), (1.0, 1.11), squared=True) == "differs"
 
 
-def test_report_of_a_table(store: Store, capsys: Capture, tmp_path: Path) -> None:
+def test_report_of_a_table(archive: Archive, capsys: Capture, tmp_path: Path) -> None:
     table = TABLES["mnist"]
     for rule, attack, error in (("FedAvg", "none", 0.11), ("Balance", "TrimAttack", 0.30)):
         setting = table.setting(rule, attack)
-        store.add(setting, finished(setting, error, error + 0.02))
-    folders = ["--results", str(store.folder), "--output", str(tmp_path)]
+        archive.add([(setting, finished(setting, error, error + 0.02))])
+    folders = ["--results", str(archive.folder), "--output", str(tmp_path)]
     assert cli.main(["report", "mnist", *folders]) == 0
     out = capsys.readouterr().out
     assert "| FedAvg | FedAvg | 0.12 (0.10) = | (0.10) |" in out
@@ -88,18 +88,18 @@ def test_report_of_a_table(store: Store, capsys: Capture, tmp_path: Path) -> Non
     assert (tmp_path / "table-mnist.svg").read_text().count("<svg") == 1
 
 
-def test_no_counts_without_figures(store: Store, capsys: Capture) -> None:
+def test_no_counts_without_figures(archive: Archive, capsys: Capture) -> None:
     setting = TABLES["gamma-har"].setting("Balance, TrimAttack", "0.1")
-    store.add(setting, finished(setting, 0.12))
-    assert cli.main(["report", "gamma-har", "--results", str(store.folder)]) == 0
+    archive.add([(setting, finished(setting, 0.12))])
+    assert cli.main(["report", "gamma-har", "--results", str(archive.folder)]) == 0
     assert capsys.readouterr().out.startswith("## Impact of gamma on HAR")
 
 
-def test_figure_has_line_per_rule(store: Store, tmp_path: Path) -> None:
+def test_figure_has_line_per_rule(archive: Archive, tmp_path: Path) -> None:
     table = TABLES["alpha"]
     for i, (_, _, setting) in enumerate(table.cells()):
-        store.add(setting, finished(setting, 0.1 + i / 100))
-    figure = figures.lines(table, report.cells(table, store))
+        archive.add([(setting, finished(setting, 0.1 + i / 100))])
+    figure = figures.lines(table, report.cells(table, archive))
     assert [ax.get_title() for ax in figure.axes] == ["Gaussian", "TrimAttack"]
     assert [len(ax.lines) for ax in figure.axes] == [4, 4]
     figure.savefig(tmp_path / "alpha.png")
@@ -107,14 +107,14 @@ def test_figure_has_line_per_rule(store: Store, tmp_path: Path) -> None:
     assert not figure.legends[0].get_window_extent().overlaps(label.get_window_extent())
 
 
-def test_verdicts_on_consensus(store: Store) -> None:
+def test_verdicts_on_consensus(archive: Archive) -> None:
     """A consensus error of 1 is a disagreement, not a collapse."""
     table = TABLES["consensus"]
     for attack, error in (("none", 0.02), ("LabelFlip", 1.0), ("Gaussian", 500.0)):
         setting = table.setting("FedAvg", attack)
-        store.add(setting, finished(setting, 0.1, consensus=error))
+        archive.add([(setting, finished(setting, 0.1, consensus=error))])
     verdicts = {
-        cell.column: cell.verdict for cell in report.cells(table, store) if cell.row == "FedAvg"
+        cell.column: cell.verdict for cell in report.cells(table, archive) if cell.row == "FedAvg"
     }
     assert [verdicts[attack] for attack in ("none", "LabelFlip", "Gaussian")] == [
         "reproduced",
@@ -129,37 +129,37 @@ def test_report_without_results(tmp_path: Path, capsys: Capture) -> None:
     assert error in capsys.readouterr().err
 
 
-def test_report_of_other_settings(store: Store, capsys: Capture) -> None:
+def test_report_of_other_settings(archive: Archive, capsys: Capture) -> None:
     setting = Setting(data="synthetic", rounds=20)
-    store.add(setting, finished(setting, 2.0))
-    assert cli.main(["report", "--results", str(store.folder)]) == 2
+    archive.add([(setting, finished(setting, 2.0))])
+    assert cli.main(["report", "--results", str(archive.folder)]) == 2
     assert f"found 1 of other settings, such as {setting};" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("error", "verdict"), [(0.12, "reproduced"), (0.19, "same conclusion"), (0.21, "differs")]
 )
-def test_baseline_is_the_papers(error: float, verdict: str, store: Store) -> None:
+def test_baseline_is_the_papers(error: float, verdict: str, archive: Archive) -> None:
     """FedAvg would otherwise be its own baseline, and could never differ."""
     setting = TABLES["mnist"].setting("FedAvg", "none")
-    store.add(setting, finished(setting, error))
-    (cell,) = (cell for cell in report.cells(TABLES["mnist"], store) if cell.ours)
+    archive.add([(setting, finished(setting, error))])
+    (cell,) = (cell for cell in report.cells(TABLES["mnist"], archive) if cell.ours)
     assert cell.verdict == verdict
 
 
-def test_report_names_damaged_line(store: Store, capsys: Capture) -> None:
+def test_report_names_damaged_line(archive: Archive, capsys: Capture) -> None:
     setting = TABLES["synthetic"].setting("Krum", "LabelFlip")
-    store.add(setting, finished(setting, 1.2))
-    damaged = store.path(setting)
+    archive.add([(setting, finished(setting, 1.2))])
+    damaged = archive.path(setting)
     damaged.write_text(damaged.read_text().replace("LabelFlip", "LF"))
-    assert cli.main(["report", "synthetic", "--results", str(store.folder)]) == 2
+    assert cli.main(["report", "synthetic", "--results", str(archive.folder)]) == 2
     assert f"report: {damaged}, line 2, must be a result" in capsys.readouterr().err
 
 
-def test_tables_without_results(store: Store, capsys: Capture) -> None:
+def test_tables_without_results(archive: Archive, capsys: Capture) -> None:
     setting = TABLES["synthetic"].setting("Krum", "LabelFlip")
-    store.add(setting, finished(setting, 1.2))
-    assert cli.main(["report", "--results", str(store.folder)]) == 0
+    archive.add([(setting, finished(setting, 1.2))])
+    assert cli.main(["report", "--results", str(archive.folder)]) == 0
     out = capsys.readouterr().out
     assert re.findall("## (.*)", out) == [
         "Max.MSE on synthetic data (`synthetic`)",
@@ -169,13 +169,13 @@ def test_tables_without_results(store: Store, capsys: Capture) -> None:
     assert "1.20 (1.23) =" in out
 
 
-def test_missing_cells_and_hours(store: Store, capsys: Capture) -> None:
+def test_missing_cells_and_hours(archive: Archive, capsys: Capture) -> None:
     """Krum has its own pace, other rules that of the data set."""
     table = TABLES["synthetic"]
     for rule, seconds in (("Krum", 3600.0), ("Median", 720.0)):
         setting = table.setting(rule, "LabelFlip")
-        store.add(setting, finished(setting, 1.2) | {"seconds": seconds})
-    assert cli.main(["report", "synthetic", "celeba", "--results", str(store.folder)]) == 0
+        archive.add([(setting, finished(setting, 1.2) | {"seconds": seconds})])
+    assert cli.main(["report", "synthetic", "celeba", "--results", str(archive.folder)]) == 0
     out = capsys.readouterr().out.split("## Missing cells")[1]
     hours = 6 * 1.0 + 6 * 0.2 + 7 * 7 * 0.6
     assert f"| `synthetic` | 63 | 61 | {hours:.1f} |" in out
@@ -183,10 +183,10 @@ def test_missing_cells_and_hours(store: Store, capsys: Capture) -> None:
     assert "`mnist`" not in out
 
 
-def test_complete_table(store: Store, capsys: Capture) -> None:
+def test_complete_table(archive: Archive, capsys: Capture) -> None:
     for _, _, setting in TABLES["windows"].cells():
-        store.add(setting, finished(setting, 0.5))
-    assert cli.main(["report", "windows", "--results", str(store.folder)]) == 0
+        archive.add([(setting, finished(setting, 0.5))])
+    assert cli.main(["report", "windows", "--results", str(archive.folder)]) == 0
     assert "missing |" not in capsys.readouterr().out.split("## Median")[1]
 
 

@@ -136,29 +136,26 @@ def test_interrupted_run_resumes(tmp_path: Path) -> None:
     whole, _ = run.run(SHORT, 0, ".")
     path = tmp_path / "unfinished"
     interrupt_after_seven_rounds(path)
-    resumed: list[int] = []
-    again, _ = run.run(SHORT, 0, ".", step=lambda one: resumed.append(one.t), checkpoint=path)
-    assert resumed[0] == 8
+    resumed = simulator(SHORT, 0, ".")
+    resumed.load(path)
+    assert resumed.t == 7
+    again, _ = run.run(SHORT, 0, ".", checkpoint=path)
     assert without_times(again) == without_times(whole)
 
 
-def test_damaged_checkpoint_restarts(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "unfinished"
     path.write_text("half a file")
-    rounds: list[int] = []
-    with pytest.warns(
-        UserWarning, match="must be a checkpoint .*: training starts from the beginning"
-    ):
-        run.run(SHORT, 0, ".", step=lambda one: rounds.append(one.t), checkpoint=path)
-    assert rounds[0] == 1
+    with pytest.raises(ValueError, match="unfinished must be a checkpoint of format"):
+        run.run(SHORT, 0, ".", checkpoint=path)
 
 
 def test_no_guarantee_warnings() -> None:
-    """The simulator warns by default; a setting of the paper runs as it is."""
+    """A simulator warns by default; a setting of the paper runs as it is."""
     setting = Setting(data="synthetic", rule="Krum", attack="Gaussian", rounds=2, malicious=0.5)
     run.run(setting, 0, ".")
     with pytest.warns(eq.GuaranteeWarning):
-        run.simulator(setting, 0, ".").step()
+        eq.Simulator.step(run.simulator(setting, 0, "."))
 
 
 def test_collapsed_run_stops_early() -> None:

@@ -1,21 +1,21 @@
-"""Results as CSV files: one for each data set, one row for each setting and seed."""
+"""Published results as CSV files: one for each data set, one row for each setting and seed."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.paper.run import Run
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import TASKS
 from equipoise._utils.atomic_write import atomic_write
-from equipoise._utils.optional import import_optional
 
-LOCK = ".lock"  # one for the whole folder: adding takes milliseconds, a run takes minutes
+Known: TypeAlias = dict[Setting, list[Run]]
 SCALARS: dict[str, type] = {
     "seed": int,
     "trained": int,
@@ -41,35 +41,29 @@ class DamagedError(ValueError):
     """A file that must hold results holds something else."""
 
 
-class Store:
-    """A folder of results, to which several processes may add at the same time.
+class Archive:
+    """A folder of published results.
 
     Values that are not finite are None in a run, and ``nan`` in a file. Fields that a run does not
     have are empty.
 
     >>> import tempfile
     >>> from benchmarks.paper.setting import Setting
-    >>> store = Store(tempfile.mkdtemp())
+    >>> archive = Archive(tempfile.mkdtemp())
     >>> setting = Setting(data="synthetic", rule="Krum")
     >>> run = {"seed": 3, "trained": 300, "seconds": 1.0, "evaluated": [299], "max_MSE": [1.2]}
-    >>> store.add(setting, run)
-    >>> [run["seed"] for run in store.runs(setting)], store.path(setting).name
+    >>> archive.add([(setting, run)])
+    >>> [run["seed"] for run in archive.runs(setting)], archive.path(setting).name
     ([3], 'synthetic.csv')
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        # Created here instead of in add: a missing package is reported before hours of training.
-        self._lock = import_optional("filelock", "benchmarks").FileLock(self.folder / LOCK)
-        self._cache: dict[Path, tuple[object, dict[Setting, list[Run]]]] = {}
+        self._known: dict[str, Known] = {}
 
     def path(self, setting: Setting) -> Path:
         """Return the file with the results of a setting."""
-        return self.folder / f"{setting.data}.csv"
-
-    def checkpoint(self, setting: Setting, seed: int) -> Path:
-        """Return the file of an unfinished run."""
-        return self.folder / f"{setting.slug}.{seed}.unfinished"
+        return self._file(setting.data)
 
     def settings(self) -> list[Setting]:
         """Return all settings that have results.
@@ -87,42 +81,37 @@ class Store:
         """
         return list(self._read(setting.data).get(setting, ()))
 
-    def add(self, setting: Setting, run: Run) -> None:
-        """Add a run, which replaces an earlier one of the same setting and seed.
+    def add(self, found: Iterable[tuple[Setting, Run]]) -> None:
+        """Add runs, which replace earlier ones of the same setting and seed.
 
         Raises:
-            DamagedError: the run is incomplete, or the file is damaged; it is not changed then.
+            DamagedError: a run is incomplete, or a file is damaged; it is not changed then.
         """
-        path = self.path(setting)
-        _check_run("the run", setting, run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Adding reads the file and replaces it. Without a lock, a process that reads before another
-        # one has replaced the file would drop the row that the other one added. If a process is
-        # killed, the operating system releases its lock.
-        with self._lock:
-            known = dict(self._read(setting.data))
+        found = list(found)
+        for setting, run in found:
+            _check_run("the run", setting, run)
+        changed: set[str] = set()
+        # Read again: another command may have added runs since.
+        self._known.clear()
+        for setting, run in found:
+            known = self._read(setting.data)
             others = [one for one in known.get(setting, ()) if one["seed"] != run["seed"]]
             known[setting] = sorted([*others, run], key=lambda one: int(one["seed"]))
-            with atomic_write(path, "result") as file:
-                file.write(_text(setting.data, known).encode())
+            changed.add(setting.data)
+        for data in changed:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(self._file(data), "result") as file:
+                file.write(_text(data, self._known[data]).encode())
 
-    def _read(self, data: str) -> dict[Setting, list[Run]]:
-        """Parse a file, or return the result of the last time if the file has not changed."""
-        path = self.folder / f"{data}.csv"
-        try:
-            with open(path, "rb") as file:
-                # Files are replaced, never modified, so a new content has a new inode. The other
-                # two detect manual edits.
-                status = os.fstat(file.fileno())
-                version = (status.st_ino, status.st_mtime_ns, status.st_size)
-                if path in self._cache and self._cache[path][0] == version:
-                    return self._cache[path][1]
-                content = file.read()
-        except FileNotFoundError:
-            return {}
-        found = _parse(path, data, content)
-        self._cache[path] = (version, found)
-        return found
+    def _file(self, data: str) -> Path:
+        return self.folder / f"{data}.csv"
+
+    def _read(self, data: str) -> Known:
+        if data not in self._known:
+            path = self._file(data)
+            content = path.read_bytes() if path.exists() else None
+            self._known[data] = {} if content is None else _parse(path, data, content)
+        return self._known[data]
 
 
 def columns(data: str) -> list[str]:
@@ -133,7 +122,7 @@ def columns(data: str) -> list[str]:
     return [*Setting.names(), *before, "evaluated", *lists, *after, "command"]
 
 
-def _text(data: str, known: dict[Setting, list[Run]]) -> str:
+def _text(data: str, known: Known) -> str:
     """Format a file. Rows are sorted, so that a new run changes one line."""
     names = columns(data)
     out = io.StringIO()
@@ -153,8 +142,8 @@ def _format(value: Any) -> str:
     return NOT_FINITE if value is None else str(value)
 
 
-def _parse(path: Path, data: str, content: bytes) -> dict[Setting, list[Run]]:
-    known: dict[Setting, list[Run]] = {}
+def _parse(path: Path, data: str, content: bytes) -> Known:
+    known: Known = {}
     names = columns(data)
     try:
         reader = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
