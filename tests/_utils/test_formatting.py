@@ -15,9 +15,16 @@ from benchmarks.paper.setting import Setting
 from equipoise import attacks, rules
 from equipoise.training._ensemble._losses import BatchLoss
 
-NAMES = {**vars(eq), **vars(attacks), "Setting": Setting, "inf": math.inf}
+NAMES = {**vars(eq), **vars(attacks), "Setting": Setting, "inf": math.inf} | {
+    "Groups": eq.parameters.Groups
+}
 NEED_ARGUMENTS = [
     eq.Balance(gamma=0.5, kappa=0, progress=math.dist),
+    eq.PerGroup(eq.groups(torch.nn.Linear(2, 1)), {"weight": eq.Median(), "bias": None}),
+    eq.NNM(eq.Krum(tolerated=1)),
+    eq.ARC(eq.Median()),
+    eq.Bucketing(eq.GeometricMedian(), s=3),
+    eq.StaticClip(eq.FedAvg(), radius=2.0),
     eq.PerClient([eq.Median(), eq.Balance(), eq.Krum(tolerated=1)]),
     attacks.Adaptive(rule=eq.Balance()),
     attacks.Backdoor(attacks.EveryNth(2), target=0),

@@ -17,7 +17,7 @@ Ranges = tuple[tuple[int, int], ...]  # (start, end) of each piece, ascending
 
 
 # Ranges instead of slices, which cannot be hashed: a rule with groups must be.
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Groups(Mapping[str, "slice | Tensor"]):
     """The places of named groups of parameters in a vector; made by `groups`.
 
@@ -32,10 +32,6 @@ class Groups(Mapping[str, "slice | Tensor"]):
 
     ranges: tuple[tuple[str, Ranges], ...]
     d: int
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{name!r}: {self.size(name)}" for name in self)
-        return f"Groups({{{sizes}}}, d={self.d})"
 
     def __getitem__(self, name: str) -> slice | Tensor:
         ranges = dict(self.ranges)[name]
@@ -78,8 +74,9 @@ def groups(
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3))
     >>> eq.groups(model)["0.bias"]
     slice(6, 9, None)
-    >>> eq.groups(model, {"norm": torch.nn.LayerNorm}, rest="body")
-    Groups({'norm': 6, 'body': 9}, d=15)
+    >>> groups = eq.groups(model, {"norm": torch.nn.LayerNorm}, rest="body")
+    >>> groups["norm"], groups["body"]
+    (slice(9, 15, None), slice(0, 9, None))
     """
     entries = entries_of(module, "module", buffers, only)
     if patterns is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equipoise._utils.formatting import as_call
+from equipoise._utils.formatting import call
 from equipoise._utils.validation import check_inputs, describe
 from equipoise.messages import Inbox
 from equipoise.parameters import Groups
@@ -50,8 +50,6 @@ class PerGroup(Rule):
     groups: Groups
     rules: tuple[Aggregator | None, ...]
 
-    __repr__ = as_call
-
     def __init__(self, groups: Groups, rules: Aggregator | Mapping[str, Aggregator | None]) -> None:
         if not isinstance(groups, Groups):
             expected = "made by equipoise.groups"
@@ -72,6 +70,10 @@ class PerGroup(Rule):
                 "rules must all contain own, or none of them, because all groups are mixed with "
                 "the same alpha"
             )
+
+    def __repr__(self) -> str:
+        rules = dict(zip(self.groups, self.rules, strict=True))
+        return call("PerGroup", groups=self.groups, rules=rules)
 
     @property
     def _given_rules(self) -> list[Aggregator]:
