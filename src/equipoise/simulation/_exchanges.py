@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from equipoise._utils.rng import stream
 from equipoise.attacks import Knowledge, MessageAttack
-from equipoise.messages import Inbox, Lies
-from equipoise.metrics import acceptance
-from equipoise.rules import run_exchanges
+from equipoise.messages import Inbox, Lies, as_lies
+from equipoise.rules import run_exchanges, serving
 from equipoise.simulation._routes import Routes
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
@@ -43,25 +44,31 @@ class Exchanges:
         self._watch = watch
         self._bank = bank
         self._workspace = workspace
+        self._part = settings.part
         self._count = 0
 
     def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
         """Run all exchanges: returns the models to mix with, and the aggregates."""
-        with self._watch.phase("aggregate"):
-            return run_exchanges(self._rule, trained, self._exchange, **self._inputs)
+        ids = self._part.ids(self._settings.n)
+        rule = self._part.rule_of(self._rule)
+        # Receivers are numbered from 0 in each process; warnings must name the clients.
+        with self._watch.phase("aggregate"), serving(ids):
+            return run_exchanges(rule, trained, self._exchange, **self._inputs)
 
     def _exchange(self, sent: Tensor) -> Inbox:
         """Send messages along the graph; malicious clients may replace theirs."""
+        with self._watch.phase("deliver"):
+            heard, bank = self._routes.hear(sent, self._bank, self._workspace.memory)
         with self._watch.phase("forge"):
             # Timed as a phase of its own: the time of an attack is not a cost of the rule.
             lies = self._forge(sent)
         with self._watch.phase("deliver"):
-            self.inbox = self._routes.deliver(sent, lies, self._bank, self._workspace.memory)
+            self.inbox = self._routes.deliver(heard, lies, bank, self._workspace.memory)
             self._workspace.note_bank(self.inbox.bank, len(sent))
         self._count += 1
         return self.inbox
 
-    def _forge(self, sent: Tensor) -> Lies | Tensor | None:
+    def _forge(self, sent: Tensor) -> Lies | None:
         attack = self._settings.attack
         if not isinstance(attack, MessageAttack) or not self._settings.malicious.any():
             return None
@@ -76,31 +83,44 @@ class Exchanges:
             "inputs['update']": self._inputs.get("update"),
         }
         with unmodified_by("attack", self._before.t, **shown):
-            return attack.forge(known)
+            lies = attack.forge(known)
+        return None if lies is None else as_lies(lies, known.models)  # checks dtype and shape
 
     def _knowledge(self, sent: Tensor) -> Knowledge:
         """The knowledge of the attack: everything, the worst case for a defense."""
         t = self._before.t
-        models = self._before.models
         sends_updates = getattr(self._rule, "sends_updates", None)
         updates = sends_updates is not None and sends_updates(self._count, t)
-        inputs = self._inputs.copy()
-        # A copy of the generator: an attack that asks the victims' rule must not change what the
-        # victims draw later.
-        if "generator" in inputs:
-            inputs["generator"] = inputs["generator"].clone_state()
-        inputs.pop("out", None)  # the victims' memory
+        sent = self._part.all_rows(sent)
+        models = self._part.all_rows(self._before.models)
         return Knowledge(
             models=sent,
             topology=self._routes.topology,
             malicious=self._settings.malicious,
             previous=torch.zeros_like(sent) if updates else models,
             rule=self._rule,
-            inputs=inputs,
+            inputs=self._inputs_of_all(),
             generator=stream(self._settings.seed, "attack", t, self._count),
             origin=models if updates else None,
             memory=self._workspace.memory,
         )
+
+    def _inputs_of_all(self) -> RoundInputs:
+        """The round inputs of all clients."""
+        inputs = self._inputs.copy()
+        # A copy of the generator: an attack that asks the victims' rule must not change what the
+        # victims draw later.
+        if "generator" in inputs:
+            inputs["generator"] = inputs["generator"].clone_state()
+        inputs.pop("out", None)  # the victims' memory
+        inputs["tolerated"] = self._settings.tolerated_by(
+            self._rule, self._routes.malicious_neighbors
+        )
+        if "update" in inputs:
+            inputs["update"] = self._part.all_rows(inputs["update"])
+        if "loss_of" in inputs:
+            inputs["loss_of"] = self._part.all_losses(inputs["loss_of"])
+        return inputs
 
     def values(self, out: Aggregated) -> dict[str, float]:
         """Traffic per client, and the shares of messages that were accepted."""
@@ -109,16 +129,32 @@ class Exchanges:
         # Each exchange sends one row of the bank along every edge.
         size = self._count * bank.shape[1] * bank.element_size()
         values = {"bytes": size * mean, "bytes_max": size * most}
-        rates = acceptance(out.weights, self.inbox, self._settings.malicious)
-        if rates is not None:
-            values["accepted_benign"], values["accepted_malicious"] = rates
-        if out.weights is not None:
-            values["isolated"] = self._isolated(out.weights)
+        has_weights, isolated, *counts = self._part.all_sums(self._accepted(out.weights))
+        if has_weights:
+            kinds = ("benign", "malicious")
+            for kind, accepted, received in zip(kinds, counts[::2], counts[1::2], strict=True):
+                values[f"accepted_{kind}"] = accepted / received if received else math.nan
+            values["isolated"] = float(isolated)
         return values
 
-    def _isolated(self, weights: Tensor) -> float:
-        """How many benign clients received messages of others and accepted none."""
+    def _accepted(self, weights: Tensor | None) -> list[int]:
+        """What `acceptance` and the number of isolated clients depend on, as whole numbers.
+
+        Messages to benign clients of this process count: those of benign senders that they
+        accepted and received, and those of malicious ones. Clients are isolated that received
+        messages and accepted none. The first number is 0 for a rule without weights.
+        """
+        if weights is None:
+            return [0] * 6
+        malicious = self._settings.malicious
+        victims = self._part.of(~malicious)[:, None]
         # PerClient marks clients whose rule has no weights with NaN.
-        received = self.inbox.from_others & ~weights.isnan()
-        accepted = (received & (weights > 0)).any(1)
-        return float((received.any(1) & ~accepted & ~self._settings.malicious).sum())
+        received = self.inbox.from_others & ~weights.isnan() & victims
+        accepted = received & (weights > 0)
+        is_lie = malicious[self.inbox.senders.where(self.inbox.mask, 0)]
+        isolated = received.any(1) & ~accepted.any(1)
+        groups = (accepted & ~is_lie, received & ~is_lie, accepted & is_lie, received & is_lie)
+        # One copy from the device for all counts.
+        return torch.stack(
+            [isolated.new_ones(()).long(), isolated.sum(), *(x.sum() for x in groups)]
+        ).tolist()

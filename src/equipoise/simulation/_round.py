@@ -11,7 +11,6 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import describe
-from equipoise.metrics import consensus_error
 from equipoise.rules import Rule, mix_and_check
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
@@ -35,11 +34,12 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     # Draw all settings first: an invalid one fails before the time for training is spent.
     topology = settings.topology_at(t)
     rule = settings.rule_at(t)
-    alpha = settings.alpha_at(t)
+    part = settings.part
+    alpha = part.of(settings.alpha_at(t))
     watch = Stopwatch(before.models.device)
     with watch.phase("train"):
         bank = workspace.new_bank(before.models)
-        own = _train(settings, before, bank[: settings.n])
+        own = _train(settings, before, bank[: len(before.models)])
     exchanges = None
     out = Aggregated(own)
     models = own
@@ -62,17 +62,19 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
         if settings.trained is not None:
-            values["idle"] = float(settings.n - len(settings.trained))
+            values["idle"] = float(settings.idle.sum())
         # The norm of finite models may overflow, in float64 only.
         finite = finite and models.dtype != torch.float64
-        diverged = () if finite else _newly_diverged(settings, before, models)
+        diverged = _newly_diverged(settings, before, models, finite)
     clients: dict[str, Any] = {}
     if is_evaluated(t, settings.evaluate_every, before.total):
         with watch.phase("measure"):
             for name, metric in settings.metrics.items():
-                clients[name] = evaluate(name, metric, models, settings.idle)
+                measured = evaluate(name, metric, models, part.of(settings.idle), part)
+                if part.is_first:
+                    clients[name] = measured
             # Malicious clients can be arbitrarily far away: they do not count.
-            values["consensus"] = consensus_error(models[~settings.malicious])
+            values["consensus"] = part.all_consensus(models, ~settings.malicious)
     record = Round(t, clients, values, watch.seconds, diverged)
     history = before.history.extended(record)
     return replace(before, models=models, t=t + 1, rule_state=out.state, history=history)
@@ -86,7 +88,8 @@ def _train(settings: Settings, before: State, memory: Tensor) -> Tensor:
     with torch.enable_grad(), unmodified_by("trainer", before.t, models=models):
         if hasattr(trainer, "train_into"):
             trainer.train_into(memory, models, before.t, clients=settings.trained)
-            memory[settings.idle] = models[settings.idle]
+            idle = settings.part.of(settings.idle)
+            memory[idle] = models[idle]
             return memory
         trained = trainer(models, before.t)
     if (
@@ -107,7 +110,7 @@ def _round_inputs(
     t = before.t
     inputs: RoundInputs = {
         "t": t,
-        "tolerated": settings.tolerated_by(rule, malicious_neighbors),
+        "tolerated": settings.part.of(settings.tolerated_by(rule, malicious_neighbors)),
         "state": before.rule_state,
     }
     if before.total is not None:
@@ -125,7 +128,15 @@ def _round_inputs(
     return inputs
 
 
-def _newly_diverged(settings: Settings, before: State, models: Tensor) -> tuple[int, ...]:
-    """Benign clients whose models are not finite for the first time."""
-    broken = (~kernels.are_finite(models) & ~settings.malicious).nonzero().flatten().tolist()
-    return tuple(client for client in broken if client not in before.history.diverged)
+def _newly_diverged(
+    settings: Settings, before: State, models: Tensor, finite: bool
+) -> tuple[int, ...]:
+    """Benign clients, of all processes, whose models are not finite for the first time."""
+    part = settings.part
+    broken = torch.zeros(len(models), dtype=torch.bool, device=models.device)
+    if not finite:
+        broken = ~kernels.are_finite(models) & ~part.of(settings.malicious)
+    if not any(part.all_sums([int(broken.any())])):
+        return ()
+    clients = part.all_rows(broken.byte()).nonzero().flatten().tolist()
+    return tuple(client for client in clients if client not in before.history.diverged)

@@ -41,6 +41,7 @@ from equipoise.training._ensemble import (
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
 from equipoise.training._linear_networks import LinearNetwork
 from equipoise.training._loss_evaluation import LossEvaluation
+from equipoise.training._part import PartialBlocks, PartOfClients
 from equipoise.training._poisoning import Poisoning
 from equipoise.training._sgd_step import SGDStep
 
@@ -161,7 +162,9 @@ class LocalSGD:
         self.backend = self._choose_backend(backend)
         self._poisoning: Poisoning | None = None
         self._velocity: Tensor | None = None
-        self._batches: tuple[tuple[object, ...], Batches] | None = None  # of the last round
+        self._part: PartOfClients | None = None
+        # Those of the last round.
+        self._batches: tuple[tuple[object, ...], Batches | PartialBlocks] | None = None
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
@@ -195,7 +198,42 @@ class LocalSGD:
     @property
     def samples(self) -> Tensor:
         """(n,) the number of examples of every client, before poisoning."""
-        return self._clean.counts.to(self._clean.x.device)
+        counts = self._clean.counts if self._part is None else self._part.counts
+        return counts.to(self._clean.x.device)
+
+    def of_clients(
+        self, clients: Clients, *, gather: Callable[[Tensor], Tensor] | None = None
+    ) -> LocalSGD:
+        """A trainer of some clients, which keeps no examples of others.
+
+        Row i of its models is the i-th of these clients, which trains as in a training of all. One
+        process of several that share a simulation trains like that: see the ``group`` of
+        `Simulator`.
+
+        Args:
+            clients: bool mask (n,) or client ids.
+            gather: turns numbers of these clients (b,) into those of all clients (n,), in a group
+                of processes that each load the examples of some clients only.
+
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> model, loss = torch.nn.Linear(1, 1, bias=False), torch.nn.functional.mse_loss
+        >>> train = LocalSGD(model, loss, [(x, 3 * x), (x, -x)], lr=0.1, steps=20)
+        >>> train.of_clients([1])(torch.zeros(1, 1), t=0)
+        tensor([[-1.0000]])
+        """
+        if self._part is not None:
+            raise ValueError("trainer must be of all clients to choose some, found one of a part")
+        ids = as_mask(clients, self._clean.n, name="clients").nonzero().flatten().cpu()
+        if not len(ids):
+            raise ValueError("clients must hold at least one client, found none")
+        trainer = self.restarted()
+        trainer._clean = self._clean.of_clients(ids)
+        counts = self._clean.counts if gather is None else gather(trainer._clean.counts)
+        trainer._part = PartOfClients(ids, counts)
+        trainer._batches = None
+        if self._poisoning is not None:
+            trainer._poisoning = self._poisoning.of_rows(trainer._clean, trainer._part.rows)
+        return trainer
 
     # Training
 
@@ -214,7 +252,7 @@ class LocalSGD:
         """Write every client's model after the local training of round t to ``out (n, d)``.
 
         Only the ``clients`` of these ids are trained, if given. The others keep their velocity, and
-        their rows of ``out`` are not written.
+        their rows of ``out`` are not written. A trainer `of_clients` ignores the ids of others.
         """
         self._trained.check(models, self._clean.n)
         self._trained.check(out, self._clean.n, name="out")
@@ -229,11 +267,16 @@ class LocalSGD:
             if velocity is None:
                 velocity = self._memory.take(models, *models.shape).zero_()
             before.append(velocity)
-            after.append(self._velocity_after(velocity, clients))
+            rows = None if clients is None else self._rows_of(clients)
+            after.append(self._velocity_after(velocity, rows))
         step = self._step(t, before, after)
         for i in range(self.steps):
             seeds = self._seeds("model", t, i) if self._random else None
-            step.run(batches, self._positions(examples, t, i), self.backend, seeds)
+            positions = self._positions(examples, t, i)
+            if isinstance(batches, PartialBlocks):
+                batches.run(step, positions)
+            else:
+                step.run(batches, positions, self.backend, seeds)
             step = replace(step, before=after)
         # Only after the last step: an interrupted round leaves the trainer as it was.
         self._velocity = after[1] if self.momentum else None
@@ -250,22 +293,30 @@ class LocalSGD:
             after,
         )
 
-    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches:
+    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
         """The batches of these clients, or of all; those of the last round if they are the same."""
         choice = (examples, clients, self.backend)
         # By identity: examples and tensors cannot be compared by one truth value.
         if self._batches is None or not all(map(is_, self._batches[0], choice)):
-            ids = torch.arange(examples.n, device="cpu") if clients is None else clients.cpu()
-            batches = Batches(
-                examples,
-                ids,
-                ids,
-                batch_size=self.batch_size,
-                backend=self.backend,
-                d=self._trained.d,
-            )
-            self._batches = (choice, batches)
+            self._batches = (choice, self._make_batches(examples, clients))
         return self._batches[1]
+
+    def _make_batches(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
+        batch_size, d = self.batch_size, self._trained.d
+        if self._part is None or self.backend != "batched":
+            every = torch.arange(examples.n, device="cpu")
+            rows = every if clients is None else self._rows_of(clients)
+            return Batches(examples, rows, rows, batch_size=batch_size, backend=self.backend, d=d)
+        every = torch.arange(self._part.n, device="cpu")
+        trained = every if clients is None else clients.cpu()
+        return PartialBlocks(examples, self._part, trained, batch_size=batch_size, d=d)
+
+    def _rows_of(self, clients: Tensor) -> Tensor:
+        """The rows of models of some clients, without those of other processes."""
+        if self._part is None:
+            return clients.cpu()
+        rows = self._part.rows[clients.cpu()]
+        return rows[rows >= 0]
 
     def _rate(self, t: int) -> float:
         """The learning rate of round t."""
@@ -291,12 +342,18 @@ class LocalSGD:
     def _positions(self, examples: Examples, t: int, step: int) -> Tensor:
         # A generator of its own for each step: a run can be resumed in any round.
         generator = stream(self.seed, "batch", t, step)
-        return draw_positions(examples.counts, self.batch_size, generator)
+        if self._part is None:
+            return draw_positions(examples.counts, self.batch_size, generator)
+        rows, n = self._part.ids, self._part.n
+        return draw_positions(examples.counts, self.batch_size, generator, rows=rows, n=n)
 
     def _seeds(self, purpose: str, t: int, step: int) -> list[int]:
         """One seed for every client, so that the order of clients does not matter."""
         generator = stream(self.seed, purpose, t, step)
-        seeds = torch.randint(2**62, (self._clean.n,), generator=generator, device="cpu")
+        n = self._clean.n if self._part is None else self._part.n
+        seeds = torch.randint(2**62, (n,), generator=generator, device="cpu")
+        if self._part is not None:
+            seeds = seeds[self._part.ids]
         return seeds.tolist()
 
     # Losses for UBAR
@@ -378,9 +435,16 @@ class LocalSGD:
         if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             expected = "poison(x, y) or forge(known)"
             raise ValueError(f"attack must have {expected}, found {describe(attack)}")
-        clients = as_mask(malicious, self._clean.n).nonzero().flatten().tolist()
         trainer = self.restarted()
-        trainer._poisoning = Poisoning(self._clean, attack, clients, self.seed)
+        if self._part is None:
+            clients = as_mask(malicious, self._clean.n).nonzero().flatten().tolist()
+            trainer._poisoning = Poisoning(self._clean, attack, clients, self.seed)
+        else:
+            clients = as_mask(malicious, self._part.n).nonzero().flatten().tolist()
+            # Those of this part only; attacks and random numbers know a client by its id.
+            rows = {client: int(self._part.rows[client]) for client in clients}
+            mine = [client for client in clients if rows[client] >= 0]
+            trainer._poisoning = Poisoning(self._clean, attack, mine, self.seed, rows=rows)
         return trainer
 
     # State

@@ -1,0 +1,286 @@
+"""The part of a simulation's clients that this process owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels import chunks
+from equipoise.metrics import consensus_error, squared_spread
+from equipoise.rules import PerClient
+from equipoise.simulation._sharding._partition import Cut, Partition
+from equipoise.simulation._sharding._ranks import Ranks
+from equipoise.simulation._sharding._row_exchange import RowExchange
+from equipoise.topology import Topology
+
+ValueT = TypeVar("ValueT")
+LossOf = Callable[[Tensor, Tensor], Tensor]
+LossesAt = Callable[[int], LossOf]
+Metric = Callable[[Tensor], Tensor]
+
+# Elements of all models that a rank receives at a time to measure their consensus.
+RECEIVED = 1 << 22
+
+
+class Part(Protocol):
+    """The clients of this process, and what all processes find together.
+
+    `Everyone` is the part of a simulation in one process, `Shard` that of one rank among several.
+    Methods named ``all_...`` are collective.
+    """
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process keeps the history."""
+
+    def ids(self, n: int) -> Tensor:
+        """(b,) the clients of this process, ascending."""
+
+    def of(self, value: ValueT) -> ValueT:
+        """The rows (b, ...) of a tensor (n, ...); any other value is returned as it is."""
+
+    def rule_of(self, rule: Any) -> Any:
+        """The rule for the clients of this process."""
+
+    def exchange(self, topology: Topology, unsent: Tensor) -> RowExchange | None:
+        """What is sent along the edges of a graph, None if all models are here."""
+
+    def cut(self, topology: Topology) -> Cut:
+        """The edges between processes."""
+
+    def telling_errors(self) -> AbstractContextManager[None]:
+        """If this block fails, tell the other processes, which would wait for this one."""
+
+    def losses(self, loss_of: LossesAt) -> LossesAt:
+        """Losses on the data of the clients of this process, by row, from those by id."""
+
+    def measure(self, metric: Metric, models: Tensor) -> Tensor:
+        """The values of a metric for the models of this process."""
+
+    def all_losses(self, loss_of: LossOf) -> LossOf:
+        """A function of models and clients (c,) that may be clients of other processes."""
+
+    def all_sums(self, numbers: Iterable[int]) -> list[int]:
+        """The sums of these numbers over all processes."""
+
+    def all_rows(self, mine: Tensor) -> Tensor:
+        """(n, ...) the rows of all clients, in every process."""
+
+    def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
+        """`consensus_error` of the chosen (n,) clients, given the models of this process."""
+
+
+class Everyone:
+    """All clients are in this process."""
+
+    is_first = True
+
+    def ids(self, n: int) -> Tensor:
+        """All ids."""
+        return torch.arange(n, device="cpu")
+
+    def of(self, value: ValueT) -> ValueT:
+        """The value."""
+        return value
+
+    def rule_of(self, rule: Any) -> Any:
+        """The rule."""
+        return rule
+
+    def exchange(self, topology: Topology, unsent: Tensor) -> None:
+        """Nothing is sent."""
+
+    def cut(self, topology: Topology) -> Cut:
+        """No edge."""
+        return Cut(edges=0, rows=0)
+
+    def telling_errors(self) -> AbstractContextManager[None]:
+        """There is no one to tell."""
+        return nullcontext()
+
+    def losses(self, loss_of: LossesAt) -> LossesAt:
+        """The function."""
+        return loss_of
+
+    def measure(self, metric: Metric, models: Tensor) -> Tensor:
+        """The values for all models."""
+        return metric(models)
+
+    def all_losses(self, loss_of: LossOf) -> LossOf:
+        """The function."""
+        return loss_of
+
+    def all_sums(self, numbers: Iterable[int]) -> list[int]:
+        """The numbers."""
+        return list(numbers)
+
+    def all_rows(self, mine: Tensor) -> Tensor:
+        """The rows, not a copy."""
+        return mine
+
+    def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
+        """Their disagreement."""
+        return consensus_error(models[chosen])
+
+
+class Shard:
+    """The clients of one rank of a process group.
+
+    Args:
+        ranks: the processes.
+        partition: which rank owns which clients.
+        device: that of the models.
+    """
+
+    def __init__(self, ranks: Ranks, partition: Partition, device: torch.device) -> None:
+        self.ranks = ranks
+        self.partition = partition
+        self._device = device
+        self._own = partition.of_rank(ranks.rank)
+        self._rows = self._own.to(device)
+        # Rows arrive by rank. If ranks own successive blocks, that is the order of the clients.
+        order = partition.owners.sort(stable=True).indices
+        in_order = torch.equal(order, torch.arange(len(order), device="cpu"))
+        self._order = None if in_order else order.to(device)
+        self._rule: tuple[Any, Any] = (None, None)
+
+    @property
+    def n(self) -> int:
+        """Number of clients of all ranks."""
+        return len(self.partition.owners)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0."""
+        return self.ranks.rank == 0
+
+    def ids(self, n: int) -> Tensor:
+        """The ids of this rank's clients."""
+        return self._own
+
+    def of(self, value: ValueT) -> ValueT:
+        """The rows of this rank's clients."""
+        if isinstance(value, Tensor) and value.dim():
+            return cast(ValueT, value[self._rows.to(value.device)])
+        return value
+
+    def rule_of(self, rule: Any) -> Any:
+        """A `PerClient` has a rule for each client; other rules serve all."""
+        if not isinstance(rule, PerClient):
+            return rule
+        if self._rule[0] is not rule:
+            mine = PerClient(rule.rules[client] for client in self._own.tolist())
+            self._rule = (rule, mine)
+        return self._rule[1]
+
+    def exchange(self, topology: Topology, unsent: Tensor) -> RowExchange:
+        """The rows that cross between ranks."""
+        return RowExchange(self.ranks, self.partition, topology, unsent)
+
+    def all_sums(self, numbers: Iterable[int]) -> list[int]:
+        """The sums over all ranks."""
+        return self.ranks.sum(numbers, self._device)
+
+    def all_rows(self, mine: Tensor) -> Tensor:
+        """The rows of all ranks, in the order of the clients."""
+        rows = self.ranks.gather(mine.contiguous(), self.partition.counts)
+        if self._order is None:
+            return rows
+        return torch.empty_like(rows).index_copy_(0, self._order.to(rows.device), rows)
+
+    def cut(self, topology: Topology) -> Cut:
+        """The edges between ranks."""
+        return self.partition.cut(topology)
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """Tell the other ranks of an error."""
+        try:
+            yield
+        # KeyboardInterrupt is no Exception.
+        except BaseException as error:
+            self.ranks.tell(error)
+            raise
+
+    def losses(self, loss_of: LossesAt) -> LossesAt:
+        """Losses by row instead of id."""
+
+        def of_rows(t: int) -> LossOf:
+            of_ids = loss_of(t)
+            return lambda models, rows: of_ids(models, self._rows[rows])
+
+        return of_rows
+
+    def measure(self, metric: Metric, models: Tensor) -> Tensor:
+        """The values for this rank's models, in the blocks of models of a whole simulation.
+
+        The last digits of a product of matrices depend on its shape and on the place of a row. So
+        a block that several ranks share is evaluated by each of them, with zeros for the others.
+        """
+        size = getattr(metric, "models_at_once", 1)
+        if size == 1:
+            return metric(models)
+        values = torch.empty(len(models), dtype=torch.float64, device=models.device)
+        n = self.n
+        for block in (self._own // size).unique().tolist():
+            mine = (self._own // size == block).nonzero().flatten().to(models.device)
+            first = block * size
+            shared = models.new_zeros(min(size, n - first), models.shape[1])
+            places = self._rows[mine] - first
+            shared[places] = models[mine]
+            values[mine] = metric(shared)[places].to(values)
+        return values
+
+    def all_losses(self, loss_of: LossOf) -> LossOf:
+        """Losses on the data of any client; each rank evaluates those of its own clients."""
+        place = torch.full((self.n,), -1, device="cpu")
+        place[self._own] = torch.arange(len(self._own), device="cpu")
+
+        def losses(models: Tensor, clients: Tensor) -> Tensor:
+            rows = place[clients.cpu()].to(clients.device)
+            mine = (rows >= 0).nonzero().flatten()
+            found = models.new_zeros(len(models))
+            if len(mine):
+                found[mine] = loss_of(models[mine], rows[mine]).to(found)
+            # The other ranks add zeros, which changes no bit.
+            return self.ranks.add(found)
+
+        return losses
+
+    def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
+        """The same pieces of columns as in one process, each summed by one rank.
+
+        For that, a rank receives some columns of all models: as many numbers as its own models.
+        """
+        owners = self.partition.owners[chosen.cpu()]
+        counts = torch.bincount(owners, minlength=self.ranks.size).tolist()
+        order = owners.sort(stable=True).indices.to(models.device)
+        mine = models[self.of(chosen)]
+        n = len(order)
+        pieces = list(chunks(models.shape[1], n))
+        totals = torch.zeros(len(pieces), dtype=torch.float64, device="cpu")
+        # Each rank sums so many pieces at a time, which bounds its memory.
+        share = max(1, RECEIVED // (n * pieces[0].stop))
+        for first in range(0, len(pieces), share * self.ranks.size):
+            starts = range(first, first + share * self.ranks.size, share)
+            shares = [pieces[start : start + share] for start in starts]
+            spans = [slice(part[0].start, part[-1].stop) if part else slice(0) for part in shares]
+            columns = self._columns(mine, spans, counts)[order.argsort()]
+            start = spans[self.ranks.rank].start or 0
+            for i, piece in enumerate(shares[self.ranks.rank], first + share * self.ranks.rank):
+                totals[i] = squared_spread(columns[:, piece.start - start : piece.stop - start])
+        return float(self.ranks.add(totals.to(self._device)).cpu().sum()) / n
+
+    def _columns(self, mine: Tensor, spans: list[slice], counts: list[int]) -> Tensor:
+        """(n, width) this rank's span of columns of all models, by rank."""
+        widths = [mine[:1, span].shape[1] for span in spans]
+        sent = torch.cat([mine[:, span].flatten() for span in spans])
+        width = widths[self.ranks.rank]
+        into = mine.new_empty(sum(counts) * width)
+        counts_out = [len(mine) * each for each in widths]
+        self.ranks.swap(sent[:, None], counts_out, into[:, None], [c * width for c in counts])
+        return into.view(sum(counts), width)
