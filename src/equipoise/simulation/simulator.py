@@ -6,11 +6,11 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 
 from equipoise._utils.formatting import call
 from equipoise._utils.progress import advance, progress_bar
@@ -56,6 +56,10 @@ from equipoise.simulation.record import Round
 from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
 from equipoise.topology import Topology
 from equipoise.training import Trainer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Simulator(Settings):
@@ -349,7 +353,9 @@ class Simulator(Settings):
                 from the start.
             progress: show a progress bar on standard error. Needs ``equipoise[progress]``.
             checkpoint: a file to resume from if it exists, and to save to: at the start, every
-                ``save_every`` rounds, at the end, and when the run is interrupted.
+                ``save_every`` rounds, at the end, and when the run is interrupted. In a group, it
+                is a folder that all processes reach, and is not saved to after an error; any number
+                of processes can resume from it.
             save_every: number of rounds between two checkpoints.
             on_round: called with the simulator after each round. The run stops early if it
                 returns True.
@@ -373,7 +379,7 @@ class Simulator(Settings):
         def save() -> None:
             nonlocal saved
             if checkpoint is not None and saved != self.t:
-                checkpoints.save(checkpoint, self.state, self)
+                self._files.save(checkpoint, self.state, self)
                 saved = self.t
 
         with self._rolled_back_on_error():
@@ -383,6 +389,7 @@ class Simulator(Settings):
             # The resumed rounds depend on their total, which stays even if no round follows.
             total = self.total
             begun = self.t
+        completed = False
         try:
             with ExitStack() as stack:
                 callbacks: list[Callable[[Simulator], object]] = []
@@ -400,15 +407,18 @@ class Simulator(Settings):
                     # One process may stop all of them.
                     if on_round is not None and any(self.part.all_sums([stops])):
                         break
+            completed = True
         finally:
             if self.t == begun < end:  # no round depends on the new total yet
                 self._state = replace(self._state, total=total)
-            save()
+            # All processes save together, and after an error some may be gone.
+            if completed or self.part.is_alone:
+                save()
         return self.history
 
     def _begin(self, rounds: int | None, checkpoint: str | Path | None) -> tuple[int, int | None]:
         """Resume from the file if it exists; returns the round to stop at, and that in the file."""
-        if checkpoint is None or not Path(checkpoint).exists():
+        if checkpoint is None or not self._files.exists(checkpoint, self):
             return self._set_end(rounds, resumes=False), None
         # Before loading, which compares the total of the file with that of this run.
         end = self._set_end(rounds, resumes=True)
@@ -439,10 +449,22 @@ class Simulator(Settings):
 
     # Files
 
+    @property
+    def _files(self) -> ModuleType:
+        if self.part.is_alone:
+            return checkpoints
+        # Imported late: it imports much of torch.
+        from equipoise.simulation import sharded_checkpoints
+
+        return sharded_checkpoints
+
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, as data without code; see `load`."""
+        """Write the state to a file, as data without code; see `load`.
+
+        In a group, it is a folder that all processes reach, and every process must call it.
+        """
         checkpoints.warn_of_unsaved_state(self.trainer)
-        checkpoints.save(path, self.state, self)
+        self._files.save(path, self.state, self)
 
     def load(self, path: str | Path) -> None:
         """Continue from a checkpoint of a simulator that was made with the same arguments."""
@@ -451,7 +473,7 @@ class Simulator(Settings):
             self._load(path)
 
     def _load(self, path: str | Path) -> None:
-        state = checkpoints.load(path, self.state, self)
+        state = self._files.load(path, self.state, self)
         try:
             self.state = state
         # load_state_dict of a trainer may raise anything.

@@ -95,12 +95,25 @@ class Examples:
         """A digest of all clients' examples, independent of their order in memory."""
         digest = hashlib.blake2b(digest_size=16)
         for client in range(self.n):
-            for part in self.of_client(client):
-                # Shape and dtype too: equal bytes may be other examples.
-                digest.update(describe(part).encode())
-                flat = part.cpu().contiguous().flatten()
-                digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
+            self._add_to(digest, client)
         return digest.hexdigest()
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """(n, 16) uint8, a digest of the examples of each client."""
+        found = []
+        for client in range(self.n):
+            digest = hashlib.blake2b(digest_size=16)
+            self._add_to(digest, client)
+            found.append(list(digest.digest()))
+        return torch.tensor(found, dtype=torch.uint8, device="cpu")
+
+    def _add_to(self, digest: hashlib.blake2b, client: int) -> None:
+        for part in self.of_client(client):
+            # Shape and dtype too: equal bytes may be other examples.
+            digest.update(describe(part).encode())
+            flat = part.cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
 
     def of_client(self, client: int) -> Pair:
         """The examples of one client: views."""

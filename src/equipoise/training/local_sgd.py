@@ -477,6 +477,10 @@ class LocalSGD:
         """A digest of all clients' examples before poisoning; checkpoints compare it."""
         return self._clean.digest
 
+    def client_fingerprints(self) -> Tensor:
+        """(b, 16) uint8, a digest of the examples of each client of this trainer."""
+        return self._clean.digests
+
     # Timing
 
     def measure(self, models: Tensor, t: int = 0, *, repeats: int = 3) -> dict[Backend, float]:

@@ -42,7 +42,7 @@ class Ranks:
         self.group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self.bytes_sent = 0  # of rows, by this rank
+        self.bytes_sent = 0  # by this rank, of the messages of clients
         self._store = group.get_group_store()
         names = [uuid4().hex]  # a store may outlive a run, and serve several at once
         dist.broadcast_object_list(names, group_src=0, group=group)
@@ -103,8 +103,6 @@ class Ranks:
         work = dist.all_to_all_single(
             into, sent, list(counts_in), list(counts_out), group=self.group, async_op=True
         )
-        elsewhere = sum(counts_out) - counts_out[self.rank]
-        self.bytes_sent += elsewhere * sent.shape[1] * sent.element_size()
         self.wait(work, "exchanged models")
 
     def gather(self, mine: Tensor, counts: Sequence[int]) -> Tensor:
@@ -119,7 +117,6 @@ class Ranks:
         ]
         for work in works:
             self.wait(work, "gathered values of all clients")
-        self.bytes_sent += mine.numel() * mine.element_size() * (self.size - 1)
         return out
 
     def sum(self, numbers: Iterable[int], device: torch.device) -> list[int]:

@@ -70,6 +70,7 @@ class RowExchange:
             bank[: self.own] = sent
         out = memory.take(sent, len(self._sent), sent.shape[1])
         torch.index_select(sent, 0, self._sent, out=out)
+        self._ranks.bytes_sent += out.nbytes
         into = bank[self.own : rows]
         self._ranks.swap(out, self._counts_out, into, self._counts_in)
         return bank[:rows], bank

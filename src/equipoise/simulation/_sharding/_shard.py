@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from hashlib import blake2b
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from equipoise._utils.validation import describe
 from equipoise.kernels import chunks
 from equipoise.metrics import consensus_error, squared_spread
 from equipoise.rules import PerClient
@@ -36,6 +38,10 @@ class Part(Protocol):
     @property
     def is_first(self) -> bool:
         """Whether this process keeps the history."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other processes."""
 
     def ids(self, n: int) -> Tensor:
         """(b,) the clients of this process, ascending."""
@@ -70,6 +76,9 @@ class Part(Protocol):
     def all_rows(self, mine: Tensor) -> Tensor:
         """(n, ...) the rows of all clients, in every process."""
 
+    def all_fingerprint(self, trainer: Any) -> str | None:
+        """A digest of the training data of all clients, if the trainer offers one."""
+
     def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
         """`consensus_error` of the chosen (n,) clients, given the models of this process."""
 
@@ -78,6 +87,7 @@ class Everyone:
     """All clients are in this process."""
 
     is_first = True
+    is_alone = True
 
     def ids(self, n: int) -> Tensor:
         """All ids."""
@@ -122,6 +132,15 @@ class Everyone:
         """The rows, not a copy."""
         return mine
 
+    def all_fingerprint(self, trainer: Any) -> str | None:
+        """The digest of the trainer."""
+        if not hasattr(trainer, "fingerprint"):
+            return None
+        found = trainer.fingerprint()
+        if not isinstance(found, str):
+            raise ValueError(f"trainer.fingerprint() must return a string, found {describe(found)}")
+        return found
+
     def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
         """Their disagreement."""
         return consensus_error(models[chosen])
@@ -152,6 +171,8 @@ class Shard:
     def n(self) -> int:
         """Number of clients of all ranks."""
         return len(self.partition.owners)
+
+    is_alone = False
 
     @property
     def is_first(self) -> bool:
@@ -250,6 +271,28 @@ class Shard:
             return self.ranks.add(found)
 
         return losses
+
+    def all_fingerprint(self, trainer: Any) -> str | None:
+        """A digest of the digests of all clients, which does not depend on the partition."""
+        if not hasattr(trainer, "client_fingerprints"):
+            return None
+        digests = self.all_rows(trainer.client_fingerprints().to(self._device))
+        return blake2b(bytes(digests.flatten().tolist()), digest_size=16).hexdigest()
+
+    def redistribute(self, rows: Tensor, owners: Tensor, *, back: bool = False) -> Tensor:
+        """The rows of the clients that ``owners`` gives to this rank; with ``back``, from them."""
+        start, end = (owners, self.partition.owners) if back else (self.partition.owners, owners)
+        rank = self.ranks.rank
+        mine = (start == rank).nonzero().flatten()
+        order = end[mine].sort(stable=True).indices
+        theirs = (end == rank).nonzero().flatten()
+        counts_out = torch.bincount(end[mine], minlength=self.ranks.size).tolist()
+        counts_in = torch.bincount(start[theirs], minlength=self.ranks.size).tolist()
+        into = rows.new_empty(len(theirs), *rows.shape[1:])
+        sent = rows[order.to(rows.device)]
+        self.ranks.swap(sent, counts_out, into, counts_in)
+        arrival = start[theirs].sort(stable=True).indices
+        return torch.empty_like(into).index_copy_(0, arrival.to(into.device), into)
 
     def all_consensus(self, models: Tensor, chosen: Tensor) -> float:
         """The same pieces of columns as in one process, each summed by one rank.
