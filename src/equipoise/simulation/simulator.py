@@ -392,6 +392,7 @@ class Simulator(Settings):
         completed = False
         try:
             with ExitStack() as stack:
+                stack.enter_context(self.part.telling_errors())
                 callbacks: list[Callable[[Simulator], object]] = []
                 if progress and self.part.is_first:
                     bar = stack.enter_context(progress_bar(end, "round", done=self.t))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -84,7 +84,9 @@ class LocalSGD:
         loss: ``loss(outputs, targets, reduction=...)``, like
             ``torch.nn.functional.cross_entropy``.
         clients: the examples ``(x, y)`` of every client. Those that follow each other in memory,
-            as the rows of one tensor, are not copied: leave them unchanged until training ends.
+            as the rows of one tensor, are not copied: leave them unchanged until training ends. A
+            sequence other than a list or a tuple, such as `LazyClients`, is read when training
+            begins, and in a group of processes only for a process's own clients.
         lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: number of examples in a batch.
         steps: number of steps in a round.
@@ -148,6 +150,10 @@ class LocalSGD:
         # A second copy for losses: eval() on a shared one would disturb training.
         self._evaluated = Stacked(model, buffers=buffers)
         self._evaluated.model.eval()
+        self._source: Sequence[Pair] | None = None
+        if isinstance(clients, Sequence) and not isinstance(clients, list | tuple):
+            self._source = clients
+            clients = clients[:1]  # the first client suffices to check the model
         examples = Examples.of(clients, device=self._trained.device)
         # Two: BatchNorm in training mode refuses a single example.
         x = examples.x[:2].clone()
@@ -156,7 +162,8 @@ class LocalSGD:
         self._traits = evaluation_traits(self._evaluated, self._mean_loss, examples.x, examples.y)
         if self._evaluated.takes_channels_last(x):
             examples = examples.with_channels_last()
-        self._clean = examples
+        self._sample = examples
+        self._loaded = examples if self._source is None else None
         self._network = LinearNetwork.of(self._trained, x)
         self._memory = RecycledMemory()  # for velocities and blocks of clients
         self.backend = self._choose_backend(backend)
@@ -184,9 +191,9 @@ class LocalSGD:
         """Train clients with these models on two examples of the first client, all at once."""
         n = len(models)
         # Modulo: the first client may have one example only, which then occurs twice.
-        positions = torch.arange(2, device="cpu") % self._clean.counts[0]
+        positions = torch.arange(2, device="cpu") % self._sample.counts[0]
         clients = torch.zeros(n, dtype=torch.int64, device="cpu")
-        x, y = self._clean.take(clients, positions.repeat(n, 1))
+        x, y = self._sample.take(clients, positions.repeat(n, 1))
         blank = [torch.zeros_like(models)] if self.momentum else []
         step = self._step(0, [models, *blank], [models.clone(), *blank])
         step.train_together(Batch(slice(0, n), x, y))
@@ -194,6 +201,20 @@ class LocalSGD:
     def __repr__(self) -> str:
         names = ("loss", "lr", "batch_size", "steps", "momentum", "seed", "backend")
         return call("LocalSGD", **{name: getattr(self, name) for name in names})
+
+    @property
+    def _clean(self) -> Examples:
+        """The examples of the clients that this trainer trains, before poisoning."""
+        if self._loaded is None:
+            assert self._source is not None  # examples are loaded, or there is where to load from
+            self._loaded = self._load(range(len(self._source)))
+        return self._loaded
+
+    def _load(self, clients: Iterable[int]) -> Examples:
+        assert self._source is not None
+        pairs = [self._source[client] for client in clients]
+        examples = Examples.of(pairs, device=self._trained.device)
+        return examples.with_channels_last() if self._sample.channels_last else examples
 
     @property
     def samples(self) -> Tensor:
@@ -223,16 +244,22 @@ class LocalSGD:
         """
         if self._part is not None:
             raise ValueError("trainer must be of all clients to choose some, found one of a part")
-        ids = as_mask(clients, self._clean.n, name="clients").nonzero().flatten().cpu()
+        n = self._clean.n if self._source is None else len(self._source)
+        ids = as_mask(clients, n, name="clients").nonzero().flatten().cpu()
         if not len(ids):
             raise ValueError("clients must hold at least one client, found none")
         trainer = self.restarted()
-        trainer._clean = self._clean.of_clients(ids)
-        counts = self._clean.counts if gather is None else gather(trainer._clean.counts)
+        if self._loaded is None:
+            trainer._loaded = self._load(ids.tolist())
+        else:
+            trainer._loaded = self._loaded.of_clients(ids)
+            # Without it, the examples of all clients can be freed.
+            trainer._sample = trainer._loaded
+        counts = self._clean.counts if gather is None else gather(trainer._loaded.counts)
         trainer._part = PartOfClients(ids, counts)
         trainer._batches = None
         if self._poisoning is not None:
-            trainer._poisoning = self._poisoning.of_rows(trainer._clean, trainer._part.rows)
+            trainer._poisoning = self._poisoning.of_rows(trainer._loaded, trainer._part.rows)
         return trainer
 
     # Training
