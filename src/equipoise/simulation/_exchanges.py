@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.rng import stream
-from equipoise.attacks import Knowledge, MessageAttack
+from equipoise.attacks import Knowledge, MessageAttack, uses_models
 from equipoise.messages import Inbox, Lies, as_lies
 from equipoise.rules import run_exchanges, serving
 from equipoise.simulation._routes import Routes
@@ -70,9 +70,9 @@ class Exchanges:
 
     def _forge(self, sent: Tensor) -> Lies | None:
         attack = self._settings.attack
-        if not isinstance(attack, MessageAttack) or not self._settings.malicious.any():
+        if not isinstance(attack, MessageAttack) or not self._settings.has_malicious:
             return None
-        known = self._knowledge(sent)
+        known = self._knowledge(sent, attack)
         # Everything large that an attack is shown is shared, not copied, with benign clients.
         shown = {
             "models": known.models,
@@ -82,30 +82,39 @@ class Exchanges:
             "topology.mask": self._routes.topology.mask,
             "inputs['update']": self._inputs.get("update"),
         }
+        if not self._shows_models(attack):
+            shown = {}
         with unmodified_by("attack", self._before.t, **shown):
             lies = attack.forge(known)
         return None if lies is None else as_lies(lies, known.models)  # checks dtype and shape
 
-    def _knowledge(self, sent: Tensor) -> Knowledge:
+    def _shows_models(self, attack: MessageAttack) -> bool:
+        """Whether the models of all clients are gathered, or here, for the attack."""
+        return self._part.is_alone or uses_models(attack)
+
+    def _knowledge(self, sent: Tensor, attack: MessageAttack) -> Knowledge:
         """The knowledge of the attack: everything, the worst case for a defense."""
         t = self._before.t
         sends_updates = getattr(self._rule, "sends_updates", None)
         updates = sends_updates is not None and sends_updates(self._count, t)
-        sent = self._part.all_rows(sent)
-        models = self._part.all_rows(self._before.models)
+        if self._shows_models(attack):
+            sent = self._part.all_rows(sent)
+            models = self._part.all_rows(self._before.models)
+        else:
+            sent = models = torch.zeros_like(sent[:1]).expand(self._settings.n, -1)
         return Knowledge(
             models=sent,
             topology=self._routes.topology,
             malicious=self._settings.malicious,
             previous=torch.zeros_like(sent) if updates else models,
             rule=self._rule,
-            inputs=self._inputs_of_all(),
+            inputs=self._inputs_of_all(attack),
             generator=stream(self._settings.seed, "attack", t, self._count),
             origin=models if updates else None,
             memory=self._workspace.memory,
         )
 
-    def _inputs_of_all(self) -> RoundInputs:
+    def _inputs_of_all(self, attack: MessageAttack) -> RoundInputs:
         """The round inputs of all clients."""
         inputs = self._inputs.copy()
         # A copy of the generator: an attack that asks the victims' rule must not change what the
@@ -116,7 +125,9 @@ class Exchanges:
         inputs["tolerated"] = self._settings.tolerated_by(
             self._rule, self._routes.malicious_neighbors
         )
-        if "update" in inputs:
+        if "update" in inputs and not self._shows_models(attack):
+            del inputs["update"]
+        elif "update" in inputs:
             inputs["update"] = self._part.all_rows(inputs["update"])
         if "loss_of" in inputs:
             inputs["loss_of"] = self._part.all_losses(inputs["loss_of"])

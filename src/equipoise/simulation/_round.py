@@ -62,7 +62,7 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     with watch.phase("bookkeeping"):
         values = {} if exchanges is None else exchanges.values(out)
         if settings.trained is not None:
-            values["idle"] = float(settings.idle.sum())
+            values["idle"] = float(settings.n - len(settings.trained))
         # The norm of finite models may overflow, in float64 only.
         finite = finite and models.dtype != torch.float64
         diverged = _newly_diverged(settings, before, models, finite)

@@ -49,6 +49,11 @@ class Settings:
         return self.malicious if self.attack is not None else torch.zeros_like(self.malicious)
 
     @cached_property
+    def has_malicious(self) -> bool:
+        """Whether there are malicious clients; cached, as reading it waits for a GPU."""
+        return bool(self.malicious.any())
+
+    @cached_property
     def trained(self) -> Tensor | None:
         """The ids of the clients that are trained, in all processes; None stands for all."""
         return (~self.idle).nonzero().flatten() if self.idle.any() else None
