@@ -1,4 +1,4 @@
-"""Execute the notebooks and peers.py, each in an empty folder; exit with 1 if one fails.
+"""Execute the notebooks, lora.py and peers.py, each in an empty folder; exit with 1 if one fails.
 
     python -m pip install -c constraints.txt -e ".[examples]"
     python examples/run.py                        # all of them
@@ -23,7 +23,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 HERE = Path(__file__).parent
 SECONDS = 120  # per cell
 SCRIPT_SECONDS = 240
-SCRIPTS = [HERE / "peers.py"]
+SCRIPTS = [HERE / "lora.py", HERE / "peers.py"]
 STRICT = """import warnings
 warnings.simplefilter("error")
 # Warnings of the kernel itself are not ours.

@@ -16,13 +16,17 @@ RULES: dict[str, Any] = {
     "balance-decaying": eq.Balance(
         gamma=1.1, kappa=2.0, progress=lambda t, total: (t / total) ** 2
     ),
+    "balance-weighted": eq.Balance(weighted=True),
     "balance-median": eq.BalanceMedian(gamma=0.35),
     "balance-median-wide": eq.BalanceMedian(gamma=1.7),
     "fedavg": eq.FedAvg(),
     "fedavg-weighted": eq.FedAvg(weighted=True),
+    "fedavg-capped": eq.FedAvg(weighted=True, cap=1.5),
     "krum": eq.Krum(),
     "trimmed-mean": eq.TrimmedMean(),
+    "trimmed-mean-weighted": eq.TrimmedMean(weighted=True),
     "median": eq.Median(),
+    "median-weighted": eq.Median(weighted=True),
     "fltrust": eq.FLTrust(),
     "fltrust-plain": eq.FLTrust(weighted=False),
     "ubar-best": eq.UBAR(),

@@ -20,6 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests import reference_shares
+from tests.reference_shares import shares
+
 Vector = NDArray[np.float64]
 
 
@@ -47,18 +50,14 @@ def fedavg(
     messages: Sequence[Message],
     *,
     weighted: bool = False,
+    cap: float = math.inf,
     samples: Vector | None = None,
     **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, FedAvg: "the weighted average of all collected models"; equal by default."""
-    weights = np.zeros(len(messages))
-    for position in present(messages):
-        weights[position] = (
-            float(samples[messages[position].sender]) if weighted and samples is not None else 1.0
-        )
-    if weights.sum() > 0:
-        weights = weights / weights.sum()
-    return weighted_sum(own, messages, weights)
+    if not weighted:
+        return mean_of(own, messages, present(messages))
+    return sample_mean_of(own, messages, present(messages), samples, cap)
 
 
 def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
@@ -77,8 +76,24 @@ def krum(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) 
     return mean_of(own, messages, chosen)
 
 
-def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: Any) -> Answer:
-    """Sec. 6.1.2, Trim-mean: per dimension, remove f values on each side, average the rest."""
+def trimmed_mean(
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    tolerated: int,
+    weighted: bool = False,
+    cap: float = 2.0,
+    samples: Vector | None = None,
+    **_: Any,
+) -> Answer:
+    """Sec. 6.1.2, Trim-mean: per dimension, remove f values on each side, average the rest.
+
+    Weighted, remove as much weight on each side as any f messages have.
+    """
+    if weighted:
+        weights = sample_weights(messages, present(messages), samples, cap)
+        cut = float(np.sort(weights)[::-1][:tolerated].sum())
+        return weighted_order_statistic(own, messages, weights, cut)
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
@@ -87,8 +102,19 @@ def trimmed_mean(own: Vector, messages: Sequence[Message], *, tolerated: int, **
     return Answer(kept.mean(axis=0), None, np.abs(kept).mean(axis=0))
 
 
-def median(own: Vector, messages: Sequence[Message], **_: Any) -> Answer:
+def median(
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    weighted: bool = False,
+    cap: float = 2.0,
+    samples: Vector | None = None,
+    **_: Any,
+) -> Answer:
     """Sec. 6.1.2, Median: per dimension; the mean of the two middle values of an even number."""
+    if weighted:
+        weights = sample_weights(messages, present(messages), samples, cap)
+        return weighted_order_statistic(own, messages, weights, 0.5)
     values = [messages[position].vector for position in present(messages)]
     if not values:
         return Answer(own.copy(), None, np.abs(own))
@@ -203,6 +229,9 @@ def balance(
     progress: Callable[[int, int], float] | None = None,
     t: int = 0,
     total: int = 1,
+    weighted: bool = False,
+    cap: float = 2.0,
+    samples: Vector | None = None,
     **_: Any,
 ) -> Answer:
     """Eq. 3, Alg. 3: the mean of w_j, ||own - w_j|| <= gamma exp(-kappa lambda(t)) ||own||."""
@@ -210,6 +239,8 @@ def balance(
     decay = math.exp(-kappa * passed) if kappa else 1.0
     threshold = gamma * decay * norm(own)
     accepted = [p for p in present(messages) if norm(own - messages[p].vector) <= threshold]
+    if weighted:
+        return sample_mean_of(own, messages, accepted, samples, cap)
     return mean_of(own, messages, accepted)
 
 
@@ -372,6 +403,50 @@ def mean_of(own: Vector, messages: Sequence[Message], positions: Sequence[int]) 
     for position in positions:
         weights[position] = 1 / len(positions)
     return weighted_sum(own, messages, weights)
+
+
+def sample_weights(
+    messages: Sequence[Message], positions: Sequence[int], samples: Vector | None, cap: float
+) -> Vector:
+    """Weights by the samples of the senders, none above ``cap`` times an equal weight."""
+    assert samples is not None
+    weights = np.zeros(len(messages))
+    claims = [float(samples[messages[position].sender]) for position in positions]
+    weights[list(positions)] = shares(claims, cap)
+    return weights
+
+
+def sample_mean_of(
+    own: Vector,
+    messages: Sequence[Message],
+    positions: Sequence[int],
+    samples: Vector | None,
+    cap: float,
+) -> Answer:
+    """The mean of the chosen messages by samples; own has the remainder."""
+    weights = sample_weights(messages, positions, samples, cap)
+    if 1 - weights.sum() < 1e-12:
+        return weighted_sum(own, messages, weights)
+    everything = [*messages, Message(-1, own)]
+    answer = weighted_sum(own, everything, np.append(weights, 1 - weights.sum()))
+    return answer._replace(weights=weights)
+
+
+def weighted_order_statistic(
+    own: Vector, messages: Sequence[Message], weights: Vector, cut: float
+) -> Answer:
+    """A weighted trimmed mean or median of each coordinate, with own for what weights lack to 1."""
+    used = [position for position in range(len(messages)) if weights[position] > 0]
+    vectors = [messages[position].vector for position in used]
+    given = [float(weights[position]) for position in used]
+    if 1 - sum(given) > 1e-12:
+        vectors.append(own)
+        given.append(1 - sum(given))
+    columns = np.stack(vectors).T
+    model = np.array(
+        [reference_shares.trimmed_mean(list(column), given, cut) for column in columns]
+    )
+    return Answer(model, None, np.abs(columns).mean(axis=1))
 
 
 def weighted_sum(own: Vector, messages: Sequence[Message], weights: Vector) -> Answer:

@@ -33,7 +33,14 @@ from equipoise._utils.rng import draw_malicious
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
-from equipoise.parameters import flatten, stack_models, unflatten, unstack_models
+from equipoise.parameters import (
+    flatten,
+    groups,
+    stack_models,
+    trainable,
+    unflatten,
+    unstack_models,
+)
 from equipoise.rules import (
     LEARN,
     UBAR,
@@ -47,6 +54,7 @@ from equipoise.rules import (
     Median,
     MultiExchange,
     PerClient,
+    PerGroup,
     SCClip,
     TrimmedMean,
     as_multi_exchange,
@@ -87,6 +95,7 @@ __all__ = [
     "MultiExchange",
     "Peer",
     "PerClient",
+    "PerGroup",
     "Round",
     "RoundInputs",
     "SCClip",
@@ -99,6 +108,7 @@ __all__ = [
     "data",
     "draw_malicious",
     "flatten",
+    "groups",
     "metrics",
     "mix",
     "models",
@@ -107,6 +117,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "trainable",
     "unflatten",
     "unpack",
     "unstack_models",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -10,15 +11,15 @@ import pytest
 import equipoise as eq
 
 DEFAULTS: dict[type, dict[str, Any]] = {
-    eq.Balance: {"gamma": 0.3, "kappa": 1.0, "progress": None},
+    eq.Balance: {"gamma": 0.3, "kappa": 1.0, "progress": None, "weighted": False, "cap": 2.0},
     eq.BalanceMedian: {"gamma": 0.3},
-    eq.FedAvg: {"weighted": False},
+    eq.FedAvg: {"weighted": False, "cap": math.inf},
     eq.FLTrust: {"weighted": True},
     eq.Krum: {"tolerated": None, "strict": False},
     eq.LEARN: {"tolerated": None, "own_update": "included", "alpha": 0.5, "strict": False},
-    eq.Median: {},
+    eq.Median: {"weighted": False, "cap": 2.0},
     eq.SCClip: {"tau": 1.0, "mode": "difference"},
-    eq.TrimmedMean: {"tolerated": None, "strict": False},
+    eq.TrimmedMean: {"tolerated": None, "strict": False, "weighted": False, "cap": 2.0},
     eq.UBAR: {"tolerated": None, "empty": "best", "strict": False},
 }
 

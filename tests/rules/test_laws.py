@@ -32,7 +32,10 @@ TALKATIVE = {name: AsSingleExchange(rule) for name, rule in LEARNS.items()}
 WEIGHTED = {
     name: rule for name, rule in RULES.items() if not isinstance(rule, eq.TrimmedMean | eq.Median)
 }
-BALANCES = {name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance)}
+# Weighted by samples, the same messages are accepted: see test_sample_weights.
+BALANCES = {
+    name: rule for name, rule in RULES.items() if isinstance(rule, eq.Balance) and not rule.weighted
+}
 SELFLESS = {name: rule for name, rule in RULES.items() if not isinstance(rule, eq.UBAR)}
 CENTRED = {
     name: rule

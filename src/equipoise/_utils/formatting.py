@@ -27,7 +27,7 @@ def as_call(made: Any) -> str:
     """The call that makes a dataclass; functions appear by name, tensors by dtype and shape.
 
     >>> eq.Balance(gamma=0.5)
-    Balance(gamma=0.5, kappa=1.0, progress=None)
+    Balance(gamma=0.5, kappa=1.0, progress=None, weighted=False, cap=2.0)
     """
     # Fields with repr=False are caches, not arguments.
     shown = {field.name: getattr(made, field.name) for field in fields(made) if field.repr}

@@ -37,6 +37,7 @@ from equipoise.kernels._overflow import (
 )
 from equipoise.kernels._ranks import exact_near_ranks, rank_with_ties, value_at_rank
 from equipoise.kernels._received_messages import ReceivedMessages
+from equipoise.kernels._weighted_order_statistics import weighted_trimmed_mean
 from equipoise.kernels._weighted_sums import combine, combine_if_finite, weighted_sums
 
 __all__ = [
@@ -73,5 +74,6 @@ __all__ = [
     "undo_infinite_values",
     "value_at_rank",
     "weighted_sums",
+    "weighted_trimmed_mean",
     "within",
 ]

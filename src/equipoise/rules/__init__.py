@@ -18,6 +18,7 @@ from equipoise.rules.median import Median
 from equipoise.rules.mixing import as_shares, mix, mix_and_check
 from equipoise.rules.multi_exchange import as_multi_exchange, run_exchanges
 from equipoise.rules.per_client import PerClient
+from equipoise.rules.per_group import PerGroup
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
@@ -35,6 +36,7 @@ __all__ = [
     "Median",
     "MultiExchange",
     "PerClient",
+    "PerGroup",
     "Rule",
     "SCClip",
     "TrimmedMean",

@@ -13,7 +13,8 @@ from equipoise import kernels
 from equipoise._utils.formatting import as_call
 from equipoise._utils.validation import check_number
 from equipoise.messages import Inbox
-from equipoise.rules.base import WeightedRule, uniform
+from equipoise.rules._sample_weights import check_weighting, message_shares
+from equipoise.rules.base import WeightedRule
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Balance(WeightedRule):
         gamma: upper limit of the relative distance.
         kappa: how fast the limit falls.
         progress: :math:`\lambda(t, T)`, non-negative and increasing in t; by default t / T.
+        weighted: weigh the accepted messages by their senders' numbers of training examples, which
+            are passed at the call as ``samples``, a tensor indexed by client id.
+        cap: with ``weighted``, no message has more than this multiple of an equal weight. A sender
+            may claim any number of examples; beyond the cap, a claim gains nothing.
 
     >>> own = torch.tensor([3.0, 4.0])
     >>> received = torch.tensor([[3.0, 5.0], [3.0, 6.0], [30.0, 40.0]])
@@ -45,7 +50,7 @@ class Balance(WeightedRule):
     >>> rule(own, received, t=9, total=10).weights
     tensor([1., 0., 0.])
     >>> rule
-    Balance(gamma=0.4, kappa=1.0, progress=None)
+    Balance(gamma=0.4, kappa=1.0, progress=None, weighted=False, cap=2.0)
     """
 
     isotropic: ClassVar[bool] = True
@@ -53,6 +58,8 @@ class Balance(WeightedRule):
     gamma: float = 0.3
     kappa: float = 1.0
     progress: Callable[[int, int], float] | None = None
+    weighted: bool = False
+    cap: float = 2.0
 
     __repr__ = as_call
 
@@ -61,22 +68,26 @@ class Balance(WeightedRule):
         check_number("kappa", self.kappa)
         if self.progress is not None and not callable(self.progress):
             raise ValueError(f"progress must be a function of t and total, found {self.progress!r}")
+        check_weighting(self.weighted, self.cap)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The round, unless the limit is constant."""
+        """The round, unless the limit is constant, and the samples if they are weights."""
         # With kappa = 0, variant I of the paper, the limit is gamma in all rounds.
-        return ("t", "total") if self.kappa > 0 else ()
+        rounds = ("t", "total") if self.kappa > 0 else ()
+        return (*rounds, "samples") if self.weighted else rounds
 
     def weigh(self, own: Tensor, inbox: Inbox, **inputs: Any) -> Tensor:
-        """Give the accepted messages equal weights."""
+        """Give the accepted messages equal weights, or those of their samples."""
         # gamma * exp(-kappa * lambda(t)): the acceptance radius, relative to the norm of own.
         limit = float(self.gamma)
         if self.kappa > 0:
             limit *= self._decay(inputs["t"], inputs["total"])
         # Close to the limit, distances are computed in float64: otherwise an attacker could place a
         # message where rounding decides.
-        return uniform(kernels.close_messages(own, inbox, limit))
+        accepted = kernels.close_messages(own, inbox, limit)
+        samples = inputs["samples"] if self.weighted else None
+        return message_shares(inbox, accepted, samples, self.cap)
 
     def _decay(self, t: int, total: int) -> float:
         if t >= total:

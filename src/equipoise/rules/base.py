@@ -128,6 +128,14 @@ def as_tolerated(rule: Any, given: int | Tensor | None, inbox: Inbox) -> Tensor:
     return as_counts("tolerated", value, inbox.n, inbox.slots.device)
 
 
+def needs_of(rules: Iterable[object]) -> tuple[str, ...] | None:
+    """The round inputs that any of the rules reads; None if one rule declares nothing."""
+    declared = [getattr(rule, "needs", None) for rule in rules]
+    if any(names is None for names in declared):
+        return None
+    return tuple(dict.fromkeys(name for names in declared for name in names or ()))
+
+
 def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:
     """Raise a TypeError that names the inputs which the rule needs and the call does not have.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise._utils.validation import check_flag, describe
 from equipoise.messages import Inbox
-from equipoise.rules.base import Rule, as_diagnostic, own_share, uniform
+from equipoise.rules._sample_weights import check_weighting, message_shares
+from equipoise.rules.base import Rule, as_diagnostic, own_share
 from equipoise.types import Aggregated
 
 
@@ -30,6 +31,8 @@ class FedAvg(Rule):
             call as ``samples``, a tensor indexed by client id. The BALANCE paper says "weighted
             average" without defining the weights; the code of its authors takes the plain mean,
             which is the default here.
+        cap: with ``weighted``, no message has more than this multiple of an equal weight. A sender
+            may claim any number of examples; beyond the cap, a claim gains nothing.
 
     >>> received = torch.tensor([[0.0, 2.0], [4.0, 2.0]])
     >>> eq.FedAvg()(torch.zeros(2), received).model
@@ -42,9 +45,10 @@ class FedAvg(Rule):
     isotropic: ClassVar[bool] = True
 
     weighted: bool = False
+    cap: float = math.inf
 
     def __post_init__(self) -> None:
-        check_flag("weighted", self.weighted)
+        check_weighting(self.weighted, self.cap)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -76,25 +80,4 @@ class FedAvg(Rule):
 
     def _weights(self, inbox: Inbox, accepted: Tensor, samples: Tensor | None) -> Tensor:
         """(n, k) equal weights, or the senders' shares of the training examples."""
-        if not self.weighted:
-            return uniform(accepted)
-        counts = _as_samples(samples, inbox)
-        # Absent slots may hold any sender, so they look up client 0, and count for 0.
-        sizes = counts[inbox.senders.where(accepted, 0)].where(accepted, 0.0)
-        total = kernels.row_sums(sizes)[:, None]
-        # If no accepted sender has an example, own gets the whole weight; 0 / 0 would be NaN.
-        return (sizes / total).where(total > 0, 0.0)
-
-
-def _as_samples(samples: Tensor | None, inbox: Inbox) -> Tensor:
-    """The number of examples of each client, float64; raise unless they are valid."""
-    # Samples are looked up by client id, so the largest id decides how many are needed.
-    clients = int(inbox.senders[inbox.mask].max()) + 1 if inbox.mask.any() else 1
-    counts = torch.as_tensor(samples, device=inbox.slots.device).double()
-    if counts.dim() != 1 or len(counts) < clients:
-        expected = f"one number per client, at least {clients}"
-        raise ValueError(f"samples must have {expected}, found {describe(counts)}")
-    # Negative counts would give weights outside of [0, 1].
-    if not (counts.isfinite() & (counts >= 0)).all():
-        raise ValueError(f"samples must be finite and >= 0, found {counts.min()} to {counts.max()}")
-    return counts
+        return message_shares(inbox, accepted, samples if self.weighted else None, self.cap)

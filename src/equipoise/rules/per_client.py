@@ -15,7 +15,7 @@ from equipoise.kernels import chunks
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
 from equipoise.rules.aggregator import Aggregator
-from equipoise.rules.base import Rule, as_diagnostic
+from equipoise.rules.base import Rule, as_diagnostic, needs_of
 from equipoise.types import Aggregated
 
 COPIED_MODELS = 1 << 24  # elements of own models that are copied at a time: 64 MiB of float32
@@ -58,8 +58,9 @@ class PerClient(Rule):
         """Draw the rule of each of n clients from ``rules``.
 
         >>> source = torch.Generator().manual_seed(0)
-        >>> eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source).rules
-        (Median(), FedAvg(weighted=False), FedAvg(weighted=False))
+        >>> rule = eq.PerClient.drawn([eq.Median(), eq.FedAvg()], 3, source)
+        >>> [type(own).__name__ for own in rule.rules]
+        ['Median', 'FedAvg', 'FedAvg']
         """
         if not len(rules):
             raise ValueError("rules must hold at least one rule to draw from, found none")
@@ -70,10 +71,7 @@ class PerClient(Rule):
     @property
     def needs(self) -> tuple[str, ...] | None:
         """The round inputs that any of the rules reads; None if one rule declares nothing."""
-        declared = [getattr(rule, "needs", None) for rule in self.rules]
-        if any(names is None for names in declared):
-            return None
-        return tuple(dict.fromkeys(name for names in declared for name in names or ()))
+        return needs_of(self.rules)
 
     def check_clients(self, n: int) -> None:
         """Raise unless there is a rule for each of n clients."""

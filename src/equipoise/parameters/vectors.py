@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from equipoise._utils.validation import describe, is_floating
+from equipoise.parameters._entries import Entry, entries_of
+from equipoise.parameters._patterns import Patterns
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class Entry(NamedTuple):
-    """A parameter or buffer that is part of the vector."""
-
-    kind: str
-    name: str
-    tensor: Tensor
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name!r}, {describe(self.tensor)} on {self.tensor.device}"
-
-
 @torch.no_grad()
-def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
+def flatten(module: nn.Module, *, buffers: bool = False, only: Patterns | None = None) -> Tensor:
     """All parameters of a module, as one vector ``(d,)``.
 
     They are in the order of ``module.named_parameters()``, trainable or frozen, each in row-major
@@ -35,6 +26,11 @@ def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
     buffers of the ``state_dict`` follow, such as the running statistics of BatchNorm. Integer and
     boolean buffers cannot be averaged, and non-persistent buffers are derived from other values:
     both are left out.
+
+    ``only`` restricts the vector to parameters and buffers that match a pattern, or one of several.
+    A pattern is the name of a parameter or of a module, with the wildcards of the shell
+    (``"head"``, ``"*.lora_A.*"``), a class of modules that own the parameter
+    (``torch.nn.BatchNorm2d``), or a function of name and parameter, such as `trainable`.
 
     The vector is a copy without gradient, on the device of the parameters. Its dtype is theirs or,
     if they differ, the narrowest dtype that holds all of them exactly.
@@ -46,15 +42,19 @@ def flatten(module: nn.Module, *, buffers: bool = False) -> Tensor:
     >>> norm = torch.nn.BatchNorm1d(2)
     >>> eq.flatten(norm, buffers=True)  # weight, bias, running mean and variance
     tensor([1., 1., 0., 0., 0., 0., 1., 1.])
+    >>> eq.flatten(norm, buffers=True, only="running_*")
+    tensor([0., 0., 1., 1.])
     """
-    entries = entries_of(module, "module", buffers)
+    entries = entries_of(module, "module", buffers, only)
     vector = _new_vector(entries)
     _copy_entries(vector, entries)
     return vector
 
 
 @torch.no_grad()
-def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> ModuleT:
+def unflatten(
+    vector: Tensor, module: ModuleT, *, buffers: bool = False, only: Patterns | None = None
+) -> ModuleT:
     """Write a vector ``(d,)`` into a module, and return the module: the inverse of :func:`flatten`.
 
     Values are copied into the existing parameters, cast to their dtype and moved to their device,
@@ -65,7 +65,7 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
     >>> layer(torch.tensor([10.0, 100.0]))
     tensor([213.], grad_fn=<ViewBackward0>)
     """
-    entries = entries_of(module, "module", buffers)
+    entries = entries_of(module, "module", buffers, only)
     if not is_floating(vector) or vector.dim() != 1:
         is_stack = isinstance(vector, Tensor) and vector.dim() == 2
         hint = "; unstack_models takes several" if is_stack else ""
@@ -80,7 +80,9 @@ def unflatten(vector: Tensor, module: ModuleT, *, buffers: bool = False) -> Modu
 
 
 @torch.no_grad()
-def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tensor:
+def stack_models(
+    modules: Iterable[nn.Module], *, buffers: bool = False, only: Patterns | None = None
+) -> Tensor:
     """The models of n clients as an ``(n, d)`` tensor: row i is ``flatten(modules[i])``.
 
     The modules must have the same parameters: equal names, shapes, dtypes and devices, in the same
@@ -94,7 +96,7 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
     True
     """
     named = _as_named_modules(modules, "flatten")
-    layouts = [entries_of(module, name, buffers) for module, name in named]
+    layouts = [entries_of(module, name, buffers, only) for module, name in named]
     # Compare before allocating (n, d), which may be large.
     for i, entries in enumerate(layouts):
         _check_same(layouts[0], entries, i)
@@ -106,7 +108,11 @@ def stack_models(modules: Iterable[nn.Module], *, buffers: bool = False) -> Tens
 
 @torch.no_grad()
 def unstack_models(
-    models: Tensor, modules: Iterable[ModuleT], *, buffers: bool = False
+    models: Tensor,
+    modules: Iterable[ModuleT],
+    *,
+    buffers: bool = False,
+    only: Patterns | None = None,
 ) -> list[ModuleT]:
     """Write row i of ``models (n, d)`` into ``modules[i]``, and return the modules.
 
@@ -126,13 +132,13 @@ def unstack_models(
     if len(named) != len(models):
         expected = f"one per row of models, expected {len(models)}"
         raise ValueError(f"modules must be {expected}, found {len(named)}")
-    layouts = [entries_of(module, name, buffers) for module, name in named]
+    layouts = [entries_of(module, name, buffers, only) for module, name in named]
     _check_not_shared(layouts)
     for row, entries, (_, name) in zip(models, layouts, named, strict=True):
         # All rows are checked before the first one is written, so that an error changes no module.
         _check_length(row, entries, "row of models", name)
     pairs = zip(models, named, strict=True)
-    return [unflatten(row, module, buffers=buffers) for row, (module, _) in pairs]
+    return [unflatten(row, module, buffers=buffers, only=only) for row, (module, _) in pairs]
 
 
 def _as_named_modules(modules: Iterable[ModuleT], for_one: str) -> list[tuple[ModuleT, str]]:
@@ -145,43 +151,6 @@ def _as_named_modules(modules: Iterable[ModuleT], for_one: str) -> list[tuple[Mo
     if not named:
         raise ValueError("modules must hold at least one module, found none")
     return named
-
-
-def entries_of(module: nn.Module, argument: str, buffers: bool) -> list[Entry]:
-    """The parameters and buffers in the vector of a module, which errors call ``argument``."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{argument} must be a torch.nn.Module, found {describe(module)}")
-    entries = [Entry("parameter", name, x) for name, x in module.named_parameters()]
-    if not entries:
-        raise ValueError(f"{argument} must have parameters, found none in {type(module).__name__}")
-    if buffers:
-        entries += _averageable_buffers(module)
-    for entry in entries:
-        _check_entry(entry, entries[0], argument)
-    return entries
-
-
-def _averageable_buffers(module: nn.Module) -> list[Entry]:
-    # named_buffers has no flag for persistence, but the state_dict holds only persistent ones.
-    saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
-    # Complex buffers are kept here, so that they are rejected with an error, not left out.
-    return [
-        Entry("buffer", name, x)
-        for name, x in module.named_buffers()
-        if id(x) in saved and (x.is_floating_point() or x.is_complex())
-    ]
-
-
-def _check_entry(entry: Entry, first: Entry, argument: str) -> None:
-    kind, name, x = entry
-    # Lazy layers have no shapes before their first call, meta tensors never have values.
-    if isinstance(x, nn.UninitializedParameter | nn.UninitializedBuffer) or x.is_meta:
-        raise ValueError(f"{argument} must be initialized, found {kind} {name!r} without values")
-    if not x.is_floating_point():
-        raise ValueError(f"{argument} must have floating-point {kind}s, found {entry}")
-    if x.device != first.tensor.device:
-        device = first.tensor.device
-        raise ValueError(f"{argument} must be on one device, expected {device}, found {entry}")
 
 
 def _check_length(
