@@ -116,7 +116,7 @@ class Simulator(Settings):
             trusted: ``torch.distributed`` is no defense against a malicious one. Results are those
             of a single process, bit by bit with the C kernels.
         partition: which process of the group owns which clients: ``"contiguous"`` blocks of equal
-            size; ``"bisection"`` or ``"modularity"``, which cut few edges (with networkx); the rank
+            size; ``"bisection"`` or ``"modularity"``, which cut few edges; the rank
             of each client (n,); or a function of the graph and the number of processes that returns
             these. `cut` says how many edges are cut.
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.formatting import as_call
-from equipoise._utils.optional import import_optional
 from equipoise._utils.validation import describe
 from equipoise.topology import Topology
 
@@ -105,7 +104,8 @@ def partition_of(choice: object, topology: Topology | None, n: int, ranks: int) 
 
 def bisection(topology: Topology, ranks: int) -> Tensor:
     """Halve the clients again and again, by the algorithm of Kernighan and Lin of networkx."""
-    networkx = import_optional("networkx", "sharding")
+    import networkx
+
     graph = networkx.Graph(topology.to_networkx())
     owners = torch.zeros(topology.n, dtype=torch.int64, device="cpu")
     todo = [(sorted(graph.nodes), 0, ranks)]
@@ -127,7 +127,8 @@ def bisection(topology: Topology, ranks: int) -> Tensor:
 
 def modularity(topology: Topology, ranks: int) -> Tensor:
     """Group the clients by communities of networkx, then deal these out in equal shares."""
-    networkx = import_optional("networkx", "sharding")
+    import networkx
+
     graph = networkx.Graph(topology.to_networkx())
     found = networkx.algorithms.community.greedy_modularity_communities(graph)
     order = [client for community in found for client in sorted(community)]
