@@ -13,6 +13,8 @@ import equipoise as eq
 from tests.simulation.sharding.pool import Pool
 from tests.simulation.sharding.small_shards import Setting, played
 
+pytestmark = pytest.mark.skipif(not eq.native_available, reason="bits are those of the C kernels")
+
 SETTING = Setting(rule="median", attack="late-noise", momentum=0.9, rounds=6, n=11)
 
 

@@ -10,6 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+import equipoise as eq
+
 SCRIPT = Path(__file__).parents[3] / "examples" / "many_processes.py"
 CLIENTS = 200
 ROUNDS = 300
@@ -34,6 +38,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.skipif(not eq.native_available, reason="bits are those of the C kernels")
 def test_killed_process_is_started_again(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     run = [str(SCRIPT), "--clients", str(CLIENTS), "--rounds", str(ROUNDS)]
