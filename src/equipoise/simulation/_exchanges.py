@@ -84,7 +84,8 @@ class Exchanges:
         }
         if not self._shows_models(attack):
             shown = {}
-        with unmodified_by("attack", self._before.t, **shown):
+        # The attack may ask the rule about all clients.
+        with unmodified_by("attack", self._before.t, **shown), serving(None):
             lies = attack.forge(known)
         return None if lies is None else as_lies(lies, known.models)  # checks dtype and shape
 
@@ -100,13 +101,15 @@ class Exchanges:
         if self._shows_models(attack):
             sent = self._part.all_rows(sent)
             models = self._part.all_rows(self._before.models)
+            previous = torch.zeros_like(sent) if updates else models
         else:
-            sent = models = torch.zeros_like(sent[:1]).expand(self._settings.n, -1)
+            # One row in memory.
+            sent = models = previous = torch.zeros_like(sent[:1]).expand(self._settings.n, -1)
         return Knowledge(
             models=sent,
             topology=self._routes.topology,
             malicious=self._settings.malicious,
-            previous=torch.zeros_like(sent) if updates else models,
+            previous=previous,
             rule=self._rule,
             inputs=self._inputs_of_all(attack),
             generator=stream(self._settings.seed, "attack", t, self._count),
