@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import equipoise as eq
 from tests.simulation.sharding.pool import SIZE, Pool
@@ -51,6 +53,22 @@ def test_every_attack(pool: Pool, attack: str) -> None:
 @pytest.mark.parametrize("rule", ["balance", "learn-included"])
 def test_every_graph(pool: Pool, rule: str, graph: str) -> None:
     check(pool, Setting(rule=rule, graph=graph), 1, 2, 3, 4)
+
+
+def played_over_network(group: Any, setting: Setting) -> tuple[Tensor, list[eq.Round]]:
+    """Without the memory that processes on one machine share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQUIPOISE_SHARED_MEMORY", "0")
+        return played(group, setting)
+
+
+@pytest.mark.parametrize("graph", ["directed", "dropping"])
+def test_rows_over_the_network(pool: Pool, graph: str) -> None:
+    setting = Setting(rule="learn-included", graph=graph, partition="scattered")
+    models, rounds = pool.call(played_over_network, setting, ranks=4)[0]
+    expected, history = pool.call(played, setting, ranks=4)[0]
+    torch.testing.assert_close(models, expected, rtol=0, atol=0)
+    assert rounds == history
 
 
 @pytest.mark.parametrize("model", ["wide", "regression", "tanh", "random", "convolution"])

@@ -8,6 +8,7 @@ from torch import Tensor
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.simulation._sharding._partition import Partition
 from equipoise.simulation._sharding._ranks import Ranks
+from equipoise.simulation._sharding._shared_memory import SharedMemory
 from equipoise.topology import Topology
 
 
@@ -21,12 +22,19 @@ class RowExchange:
         partition: who owns which clients.
         topology: the graph, without edges to clients that receive nothing.
         unsent: (n,) bool, clients whose models no other client hears.
+        shared: memory for rows, None if the ranks are on several machines.
     """
 
     def __init__(
-        self, ranks: Ranks, partition: Partition, topology: Topology, unsent: Tensor
+        self,
+        ranks: Ranks,
+        partition: Partition,
+        topology: Topology,
+        unsent: Tensor,
+        shared: SharedMemory | None = None,
     ) -> None:
         self._ranks = ranks
+        self._shared = shared
         owners = partition.owners
         n = len(owners)
         receivers = topology.mask.nonzero()[:, 0].cpu()
@@ -43,11 +51,13 @@ class RowExchange:
         own = partition.of_rank(ranks.rank)
         place[own] = torch.arange(len(own), device="cpu")
         self._sent = place[senders[mine]].to(topology.senders.device)
-        self._counts_out = torch.bincount(to[mine], minlength=ranks.size).tolist()
+        pairs = owners[senders] * ranks.size + to
+        counts = torch.bincount(pairs, minlength=ranks.size**2).view(ranks.size, ranks.size)
+        # Row q counts what rank q sends, column r what rank r receives.
+        self._counts: list[list[int]] = counts.tolist()
         heard = senders[to == ranks.rank]
         # Rows arrive by rank; within one, they are sorted by sender on both sides.
         heard = heard[owners[heard].sort(stable=True).indices]
-        self._counts_in = torch.bincount(owners[heard], minlength=ranks.size).tolist()
         self.clients = torch.cat([own, heard]).to(topology.senders.device)
         self.own = len(own)
         place[heard] = torch.arange(len(own), len(self.clients), device="cpu")
@@ -68,9 +78,14 @@ class RowExchange:
         if len(bank) < rows or sent.data_ptr() != bank.data_ptr():
             bank = memory.take(sent, max(rows, len(bank)), sent.shape[1])
             bank[: self.own] = sent
+        self._ranks.bytes_sent += len(self._sent) * sent.shape[1] * sent.element_size()
+        into = bank[self.own : rows]
+        if self._shared is not None:
+            self._shared.swap(sent, self._sent, self._counts, into)
+            return bank[:rows], bank
         out = memory.take(sent, len(self._sent), sent.shape[1])
         torch.index_select(sent, 0, self._sent, out=out)
-        self._ranks.bytes_sent += out.nbytes
-        into = bank[self.own : rows]
-        self._ranks.swap(out, self._counts_out, into, self._counts_in)
+        rank = self._ranks.rank
+        counts_in = [each[rank] for each in self._counts]
+        self._ranks.swap(out, self._counts[rank], into, counts_in)
         return bank[:rows], bank

@@ -17,6 +17,7 @@ from equipoise.simulation._sharding._part import LossesAt, LossOf, Metric, Value
 from equipoise.simulation._sharding._partition import Cut, Partition
 from equipoise.simulation._sharding._ranks import Ranks
 from equipoise.simulation._sharding._row_exchange import RowExchange
+from equipoise.simulation._sharding._shared_memory import SharedMemory
 from equipoise.topology import Topology
 
 # Elements of all models that a rank receives at a time to measure their consensus.
@@ -43,6 +44,7 @@ class Shard:
         in_order = torch.equal(order, torch.arange(len(order), device="cpu"))
         self._order = None if in_order else order.to(device)
         self._rule: tuple[Any, Any] = (None, None)
+        self._shared = SharedMemory.of(ranks, device)
 
     @property
     def n(self) -> int:
@@ -77,7 +79,7 @@ class Shard:
 
     def exchange(self, topology: Topology, unsent: Tensor) -> RowExchange:
         """The rows that cross between ranks."""
-        return RowExchange(self.ranks, self.partition, topology, unsent)
+        return RowExchange(self.ranks, self.partition, topology, unsent, self._shared)
 
     def all_sums(self, numbers: Iterable[int]) -> list[int]:
         """The sums over all ranks."""
