@@ -27,7 +27,7 @@ from equipoise._utils.validation import (
     is_floating,
 )
 from equipoise.attacks import Trigger, targeted
-from equipoise.kernels import chunks, column_blocks
+from equipoise.kernels import chunks, column_blocks, squared_spread
 from equipoise.messages import Inbox
 from equipoise.training import Stacked, channels_last, outputs_of, run_each, watched_generators
 
@@ -310,17 +310,6 @@ def consensus_error(models: Tensor) -> float:
 
     run_each(work, len(pieces), threads=models.device.type == "cpu")
     return float(totals.sum()) / len(models)
-
-
-def squared_spread(models: Tensor) -> Tensor:
-    """The sum of the squared distances of models to their mean, in float64.
-
-    >>> from equipoise.metrics import squared_spread
-    >>> squared_spread(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
-    tensor(2., dtype=torch.float64)
-    """
-    part = models.to(torch.float64, copy=True)
-    return part.sub_(part.mean(0)).square_().sum()
 
 
 def acceptance(

@@ -27,7 +27,7 @@ from equipoise.kernels._distances_dense import central_rows
 from equipoise.kernels._edge_index import Group
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_sums import nearest_sums
-from equipoise.kernels._norms import are_finite, norms
+from equipoise.kernels._norms import are_finite, norms, squared_spread
 from equipoise.kernels._order_statistics import trimmed_mean
 from equipoise.kernels._overflow import (
     clip_factors,
@@ -69,6 +69,7 @@ __all__ = [
     "rank_with_ties",
     "row_sums",
     "same_rows",
+    "squared_spread",
     "trimmed_mean",
     "undo_infinite_norms",
     "undo_infinite_values",

@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equipoise.kernels import chunks
-from equipoise.metrics import squared_spread
+from equipoise.kernels import chunks, squared_spread
 from equipoise.rules import PerClient
 from equipoise.simulation._sharding._part import LossesAt, LossOf, Metric, ValueT
 from equipoise.simulation._sharding._partition import Cut, Partition
