@@ -124,3 +124,19 @@ def test_any_setting(pool: Pool, setting: Setting, ranks: int) -> None:
 @given(setting=settings_drawn)
 def test_any_setting_and_number_of_ranks(pool: Pool, setting: Setting) -> None:
     check(pool, setting, 1, 2, 3, 4)
+
+
+def played_on_a_mesh(group: Any, setting: Setting) -> tuple[Tensor, list[eq.Round]]:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    simulator = setting.simulator(DeviceMesh.from_group(group, "cpu"), group.size())
+    simulator.run()
+    return simulator.all_models(), list(simulator.history)
+
+
+def test_device_mesh_is_a_group(pool: Pool) -> None:
+    expected = pool.call(played, Setting(), ranks=2)
+    found = pool.call(played_on_a_mesh, Setting(), ranks=2)
+    for (models, rounds), (others, history) in zip(expected, found, strict=True):
+        assert torch.equal(models, others)
+        assert rounds == history
