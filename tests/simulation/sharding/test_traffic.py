@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.simulation._sharding import Partition, RowExchange
+from equipoise.simulation._sharding import Partition, RowExchange, partition_of
 from tests.simulation.sharding.pool import Pool
 from tests.simulation.sharding.small_shards import Setting
 
@@ -47,8 +47,6 @@ def test_cut_of_a_partition() -> None:
 
 @pytest.mark.parametrize("name", ["bisection", "modularity"])
 def test_partitions_of_networkx_cut_less(name: Any) -> None:
-    from equipoise.simulation._sharding import partition_of
-
     # Two complete graphs, of even and of odd ids, joined by one edge.
     pairs = [(i, j) for i in range(12) for j in range(i) if (i - j) % 2 == 0]
     topology = eq.Topology.from_edges(12, [*pairs, (0, 1)])
@@ -56,6 +54,13 @@ def test_partitions_of_networkx_cut_less(name: Any) -> None:
     assert found.cut(topology).edges == 2
     assert Partition.contiguous(12, 2).cut(topology).edges > 20
     assert found.counts == [6, 6]
+
+
+@pytest.mark.parametrize("name", ["bisection", "modularity"])
+@pytest.mark.parametrize(("n", "ranks"), [(4, 3), (5, 3), (9, 4), (14, 3)])
+def test_partitions_of_networkx_are_equal_shares(name: Any, n: int, ranks: int) -> None:
+    found = partition_of(name, eq.Topology.ring(n), n, ranks)
+    assert sorted(found.counts) == sorted(Partition.contiguous(n, ranks).counts)
 
 
 def traffic(group: Any, setting: Setting) -> tuple[int, int, int]:

@@ -118,8 +118,9 @@ def bisection(topology: Topology, ranks: int) -> Tensor:
         share = len(nodes) * left // count
         start = (set(nodes[:share]), set(nodes[share:]))
         swapping = networkx.algorithms.community.kernighan_lin_bisection
-        # The algorithm swaps pairs, so the sizes of the halves stay as they start.
         halves = swapping(graph.subgraph(nodes), partition=start, seed=0)
+        # The algorithm swaps pairs, so the sizes stay as they start; the order may not.
+        halves = sorted(halves, key=lambda half: len(half) != share)
         todo.append((sorted(halves[0]), first, left))
         todo.append((sorted(halves[1]), first + left, count - left))
     return owners
