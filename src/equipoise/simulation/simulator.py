@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from equipoise._utils.formatting import call
 from equipoise._utils.progress import advance, progress_bar
@@ -56,10 +57,6 @@ from equipoise.simulation.record import Round
 from equipoise.simulation.state import State, read_trainer_state, restore_trainer_state
 from equipoise.topology import Topology
 from equipoise.training import Trainer
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Simulator(Settings):

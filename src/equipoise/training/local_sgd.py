@@ -85,8 +85,8 @@ class LocalSGD:
             ``torch.nn.functional.cross_entropy``.
         clients: the examples ``(x, y)`` of every client. Those that follow each other in memory,
             as the rows of one tensor, are not copied: leave them unchanged until training ends. A
-            sequence other than a list or a tuple, such as `LazyClients`, is read when training
-            begins, and in a group of processes only for a process's own clients.
+            sequence other than a list or a tuple, such as `equipoise.training.LazyClients`, is read
+            when training begins, and in a group of processes only for a process's own clients.
         lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: number of examples in a batch.
         steps: number of steps in a round.
