@@ -38,7 +38,7 @@ RANKS = 2
 DEGREE = 10
 LARGE = 100_000  # clients
 TURNS = 5
-SECONDS = 3.0  # of each turn, in one process
+SECONDS = 2.0  # of each turn, in one process
 
 
 def simulator(
