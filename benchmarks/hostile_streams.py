@@ -33,6 +33,7 @@ PATIENCE = 1.0  # seconds that the attacker gives to one stream
 DATA, HEADERS, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+CHANNELS = 8  # of the attacker, each with a connection of its own
 FRAME = 2**14  # the largest frame that every receiver takes
 
 
@@ -164,6 +165,12 @@ class Attacker:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(self._one, order, seeds))
 
+    def connect(self) -> None:
+        """Open the channels of the attacker, while the peer still accepts connections."""
+        self._channels = [self._new_channel() for _ in range(CHANNELS)]
+        for channel in self._channels:
+            grpc.channel_ready_future(channel).result(PATIENCE)
+
     def storm(self, connections: int) -> None:
         """Open so many connections at once, every fourth with a certificate, and keep them."""
         with ThreadPoolExecutor(12) as pool:
@@ -221,11 +228,9 @@ class Attacker:
             oldest.close()
 
     def _channel(self) -> grpc.Channel:
-        """One of eight channels, all with the attacker's own name."""
+        """One of the channels, all with the attacker's own name."""
         with self._lock:
-            if len(self._channels) < 8:
-                self._channels.append(self._new_channel())
-            return self._channels[sum(self.counts.values()) % len(self._channels)]
+            return self._channels[sum(self.counts.values()) % CHANNELS]
 
     def _new_channel(self) -> grpc.Channel:
         folder = self.target.folder

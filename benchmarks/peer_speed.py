@@ -6,6 +6,7 @@
 One client exchanges a model with each of its neighbors, processes of their own, in both directions
 at once. Raw sockets and peers take turns. Both begin with a float32 tensor and end with a bank of
 one row per neighbor: sockets send from the tensor and receive into the row, without any check.
+For small models, bare gRPC shows what its calls take, in as many processes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import socket
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,82 +30,19 @@ from typing import Any
 
 import torch
 
-import equipoise as eq
-from equipoise.peers import Credentials, make_certificates
+from benchmarks.peer_exchanges import (
+    LIMIT,
+    Exchange,
+    Graph,
+    grpc_exchange,
+    name_of,
+    peer_exchange,
+    socket_exchange,
+)
+from equipoise.peers import make_certificates
+from equipoise.peers.transport import CHUNK_BYTES
 
-_LIMIT = 600.0  # seconds
 _FORK = multiprocessing.get_context("fork")
-_EXPECTED = "every neighbor must be heard, found absences"
-
-Exchange = Callable[[int], None]
-Graph = list[list[int]]
-
-
-def socket_exchange(i: int, graph: Graph, ports: list[int], d: int) -> Exchange:
-    """Exchange models over one connection per pair; the client with the lower number listens."""
-    neighbors = graph[i]
-    own = torch.full((d,), float(i))
-    bank = torch.empty(len(neighbors), d)
-    connections: dict[int, socket.socket] = {}
-    with socket.create_server(("127.0.0.1", ports[i]), backlog=64) as listener:
-        for j in (x for x in neighbors if x < i):
-            connections[j] = _connect(ports[j])
-            connections[j].sendall(i.to_bytes(2, "little"))
-        while len(connections) < len(neighbors):
-            connection, _ = listener.accept()
-            connections[int.from_bytes(connection.recv(2), "little")] = connection
-
-    def receive(connection: socket.socket, row: torch.Tensor) -> None:
-        memory = row.numpy().data.cast("B")
-        while memory:
-            memory = memory[connection.recv_into(memory) :]
-
-    def exchange(t: int) -> None:
-        threads = [
-            threading.Thread(target=receive, args=(connections[j], bank[row]))
-            for row, j in enumerate(neighbors)
-        ]
-        threads += [
-            threading.Thread(target=connections[j].sendall, args=(own.numpy().data,))
-            for j in neighbors
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert bank[:, -1].tolist() == neighbors
-
-    return exchange
-
-
-def _connect(port: int) -> socket.socket:
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-
-
-def peer_exchange(
-    i: int, graph: Graph, ports: list[int], d: int, *, folder: str | None = None
-) -> Exchange:
-    """Exchange models with `Peer.exchange`, over TLS if there is a folder of certificates."""
-    own = torch.full((d,), float(i))
-    addresses = {_name(j): f"127.0.0.1:{ports[j]}" for j in graph[i]}
-    credentials = None if folder is None else Credentials.load(Path(folder), _name(i))
-    peer = eq.Peer(_name(i), addresses, listen=f"127.0.0.1:{ports[i]}", credentials=credentials)
-    peer.start()
-
-    def exchange(t: int) -> None:
-        inbox = peer.exchange(own, t, deadline=_LIMIT)
-        assert not inbox.absences, (_EXPECTED, inbox.absences)
-        assert inbox.bank[:, -1].tolist() == graph[i]
-
-    return exchange
-
-
-def _name(i: int) -> str:
-    return f"peer-{i:03}"
 
 
 class Group:
@@ -134,8 +71,8 @@ class Group:
 
 
 def receive(pipe: Connection) -> Any:
-    if not pipe.poll(_LIMIT):
-        raise RuntimeError(f"a client must answer within {_LIMIT} seconds, found silence")
+    if not pipe.poll(LIMIT):
+        raise RuntimeError(f"a client must answer within {LIMIT} seconds, found silence")
     return pipe.recv()
 
 
@@ -185,9 +122,10 @@ def measure_star(d: int, neighbors: int, repeats: int) -> dict[str, object]:
     """Median milliseconds of an exchange of each kind, and of the ratio of neighboring ones."""
     graph = star(neighbors)
     with tempfile.TemporaryDirectory() as folder:
-        make_certificates(Path(folder), [_name(i) for i in range(len(graph))])
+        make_certificates(Path(folder), [name_of(i) for i in range(len(graph))])
         groups = {
             "sockets": Group(socket_exchange, graph, d),
+            **({"grpc": Group(grpc_exchange, graph, d)} if 4 * d <= CHUNK_BYTES else {}),
             "peers": Group(peer_exchange, graph, d),
             "peers_tls": Group(partial(peer_exchange, folder=folder), graph, d),
         }
@@ -196,11 +134,13 @@ def measure_star(d: int, neighbors: int, repeats: int) -> dict[str, object]:
             group.exchange()
     times: dict[str, list[float]] = {kind: [] for kind in groups}
     center: dict[str, list[dict[str, float]]] = {kind: [] for kind in groups}
+    others: dict[str, list[float]] = {kind: [] for kind in groups}
     for _ in range(repeats):
         for kind, group in groups.items():
             seconds, clients = group.exchange()
             times[kind].append(seconds)
             center[kind].append(clients[0])
+            others[kind].append(statistics.mean(client["cpu"] for client in clients[1:]))
     found: dict[str, object] = {"d": d, "neighbors": neighbors, "repeats": repeats}
     for kind in groups:
         ratios = [raw / other for raw, other in zip(times["sockets"], times[kind], strict=True)]
@@ -208,6 +148,7 @@ def measure_star(d: int, neighbors: int, repeats: int) -> dict[str, object]:
             "milliseconds": _middle(times[kind], 1e3),
             "milliseconds_of_center": _middle([x["seconds"] for x in center[kind]], 1e3),
             "cpu_milliseconds_of_center": _middle([x["cpu"] for x in center[kind]], 1e3),
+            "cpu_milliseconds_of_neighbor": _middle(others[kind], 1e3),
             "share_of_sockets": _middle(ratios, 1.0),
         }
     return found

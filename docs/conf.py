@@ -44,6 +44,8 @@ EXTERNAL = (
 UNDOCUMENTED = (
     *(
         "Clients",
+        "Graph",
+        "GraphMeasures",
         "Init",
         "ModuleT",
         "Parts",

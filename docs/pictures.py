@@ -31,6 +31,7 @@ def draw_all(folder):
         for name, (topology, malicious) in graphs().items():
             save(graph(topology, malicious), folder / f"{name}.svg")
         save(graph(*graphs()["regular-20"], legend=True), folder / "clients.svg")
+        save(diagnosis(), folder / "diagnosis.svg")
         histories = train_three()
         for name, picture in of_histories(histories).items():
             save(picture, folder / f"{name}.svg")
@@ -48,7 +49,7 @@ def save(figure, path):
 
 
 def graphs():
-    """Return the graphs of the BALANCE paper; a fifth of the clients is malicious."""
+    """Return the graphs of the papers; a fifth of the clients is malicious."""
     found = {}
     for n in (10, 20, 30, 40, 50):
         malicious = eq.draw_malicious(n, 0.2)
@@ -69,7 +70,34 @@ def graphs():
             eq.Topology.random_with_femb(N, femb, malicious, seed=0),
             malicious,
         )
+    found |= {
+        name: (topology, eq.draw_malicious(N, 0.2)) for name, topology in named_graphs().items()
+    }
     return found
+
+
+def named_graphs():
+    """Return the graphs of other papers."""
+    graph = eq.Topology
+    return {
+        "star": graph.star(N),
+        "torus": graph.torus(4, 5),
+        "exponential": graph.exponential(N),
+        "scale-free": graph.scale_free(N, 2, seed=0),
+        "dumbbell": graph.dumbbell(N),
+        "two-worlds": graph.two_worlds(N),
+        "two-castle": graph.two_castle(N),
+        "octopus": graph.octopus(N),
+    }
+
+
+def diagnosis():
+    """Draw who is endangered in a scale-free graph."""
+    topology = eq.Topology.scale_free(N, 2, seed=3)
+    malicious = eq.draw_malicious(topology, 0.2, placement="betweenness")
+    figure = Figure(figsize=(3.4, 3.5), layout="constrained")
+    eq.plots.diagnosis(topology.diagnose(malicious), figure.subplots())
+    return figure
 
 
 def graph(topology, malicious, legend=False):

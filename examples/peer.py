@@ -56,11 +56,10 @@ def run(peer, folder, rule, total, deadline):
             train(model, loader, optimizer)
             own = eq.flatten(model)
             inbox = peer.exchange(own, t, deadline=deadline if t else PATIENCE)
-            out = rule(own, inbox, t=t, total=total)
             if is_behind and can_catch_up(inbox):
-                out = eq.Median()(own, inbox)
-                own = out.model
+                own = eq.Median()(own, inbox).model
                 is_behind = False
+            out = rule(own, inbox, t=t, total=total)
             peer.record(out)
             eq.unflatten(eq.mix(own, out.model, alpha=0.5), model)
             state = {"t": t, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -93,9 +92,8 @@ def log(folder, peer, t, model, data, inbox, out):
     """Append a line about the round: the test error, and what became of each neighbor."""
     with torch.no_grad():
         error = (model(data["test_x"]).argmax(1) != data["test_y"]).float().mean().item()
-    weights = torch.ones(inbox.k) if out.weights is None else out.weights  # a median has none
     neighbors = {}
-    for name, weight in zip(peer.neighbors, weights.flatten().tolist(), strict=True):
+    for name, weight in zip(peer.neighbors, out.weights.flatten().tolist(), strict=True):
         neighbors[name] = "accepted" if weight > 0 else "rejected"
         if peer.ids[name] in inbox.absences:
             neighbors[name] = "absent"

@@ -22,7 +22,8 @@ def test_the_oldest_versions_are_the_bounds() -> None:
     oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, flags=re.MULTILINE))
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
-    tested = ("plots", "progress", "data", "frames", "benchmarks", "testing", "peers", "test")
+    tested = ("plots", "progress", "data", "frames", "diagnostics", "benchmarks", "testing")
+    tested += ("peers", "test")
     wanted += [entry for extra in tested for entry in extras[extra]]
     bounds = dict(entry.split(">=") for entry in wanted if ">=" in entry)
     assert bounds.keys() == oldest.keys()
@@ -62,7 +63,7 @@ def test_errors_name_extras_that_exist() -> None:
         name for names in re.findall(r"equipoise\[([\w,]+)\]", sources) for name in names.split(",")
     }
     imported = re.findall(r'import_optional\([\w".]+, "(\w+)"\)', sources)
-    assert set(imported) == {"plots", "progress", "data", "frames", "peers"}
+    assert set(imported) == {"plots", "progress", "data", "frames", "diagnostics", "peers"}
     assert advised | set(imported) <= extras
 
 

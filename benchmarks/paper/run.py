@@ -22,11 +22,10 @@ from benchmarks.paper.registry import ATTACKS, RULES, draw_alpha, draw_graph
 from benchmarks.paper.setting import Setting
 from benchmarks.paper.tasks import load
 from equipoise import attacks, data, metrics, models
-from equipoise._utils.rng import draw_malicious
 from equipoise.attacks import Attack
 from equipoise.rules import Aggregator, Balance, BalanceMedian, without_warnings
 from equipoise.simulation import EachRound, History, Simulator
-from equipoise.topology import Topology
+from equipoise.topology import Topology, draw_malicious
 from equipoise.training import LocalSGD
 
 # One evaluation is not enough: a single batch can ruin the worst client for one round. Five in the

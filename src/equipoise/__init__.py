@@ -28,8 +28,7 @@ messages, ``e`` directed edges.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from equipoise import attacks, data, metrics, models, plots
-from equipoise._utils.rng import draw_malicious
+from equipoise import attacks, data, metrics, models, plots, topology
 from equipoise.attacks import Attack
 from equipoise.kernels import native
 from equipoise.messages import Inbox, Lies, pack, unpack
@@ -62,7 +61,7 @@ from equipoise.rules import (
     run_exchanges,
 )
 from equipoise.simulation import EachRound, History, Round, Simulator
-from equipoise.topology import Topology
+from equipoise.topology import Topology, draw_malicious
 from equipoise.training import LocalSGD, Trainer
 from equipoise.types import Aggregated, RoundInputs
 
@@ -117,6 +116,7 @@ __all__ = [
     "plots",
     "run_exchanges",
     "stack_models",
+    "topology",
     "trainable",
     "unflatten",
     "unpack",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import queue
 import socket
 import threading
 import time
@@ -84,6 +85,7 @@ def test_honest_neighbors_are_heard_under_attack(tmp_path):
             strangers=tmp_path / "strangers",
         )
         attacker = Attacker(target, seed=0, held=100)
+        attacker.connect()
         attacker.storm(40)
         attacker.run(200, threads=6)
         attack_is_over.set()
@@ -185,21 +187,24 @@ def test_refused_message_is_freed_at_once():
             gc.enable()
 
 
-def test_refused_memory_goes_back_now_and_then(monkeypatch):
-    calls = []
-    monkeypatch.setattr(_freed_memory, "malloc_trim", lambda: calls.append)
-    monkeypatch.setattr(_freed_memory, "PAUSE", 60.0)
+def test_refused_memory_goes_back_less_and_less_often(monkeypatch):
+    calls = queue.Queue()
+    monkeypatch.setattr(_freed_memory, "malloc_trim", lambda: calls.put)
+    monkeypatch.setattr(_freed_memory, "PAUSE", 0.2)
+    monkeypatch.setattr(_freed_memory, "LONGEST_PAUSE", 0.4)
     with Pair() as pair:
         assert pair.send([b"x"]) is None
-        assert calls == []
 
         def refuse(sender):
             raise eq.peers.RefusedError("no")
 
         pair.at_b.open = refuse
-        for _ in range(5):
-            assert pair.send([b"x"]) == "refused: no"
-    assert len(calls) == 1
+        begun = time.monotonic()
+        assert pair.send([b"x"]) == "refused: no"
+        assert [calls.get(timeout=5) for _ in range(2)] == [0, 0]
+        assert time.monotonic() - begun > 0.5
+        with pytest.raises(queue.Empty):
+            calls.get(timeout=1)
 
 
 class ReadsAndRefuses(RecordingIncoming):

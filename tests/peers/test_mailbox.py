@@ -358,6 +358,37 @@ def test_exchanges_have_sizes_of_their_own() -> None:
     assert row(inbox).tolist() == [1.0] * 5
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_waiting_message_of_former_size_is_absent(max_staleness: int) -> None:
+    box = mailbox(max_staleness=max_staleness)
+    box.begin(OWN, Position(0))
+    push(box, message(1))
+    finish(box)
+    box.begin(torch.zeros(5), Position(1))
+    assert finish(box).absences[1] == "wrong size: 3 values, expected 5"
+
+
+def test_late_message_of_former_size_is_absent() -> None:
+    box = mailbox(max_staleness=1)
+    box.begin(OWN, Position(0))
+    finish(box)
+    push(box, message(0))
+    box.begin(torch.zeros(5), Position(1))
+    assert finish(box).absences[1] == "wrong size: 3 values, expected 5"
+    assert box.neighbors["b"].report.stale == 0
+
+
+def test_message_that_outlasts_its_size_is_refused() -> None:
+    box = mailbox()
+    box.begin(OWN, Position(0))
+    incoming = box.open("b")
+    incoming.write(message(1))
+    finish(box)
+    box.begin(torch.zeros(5), Position(1))
+    with pytest.raises(RefusedError, match="wrong size"):
+        incoming.complete()
+
+
 def test_streams_of_one_neighbor_are_bounded() -> None:
     box = mailbox()
     opened = [box.open("b") for _ in range(MOST_STREAMS)]

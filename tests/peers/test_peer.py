@@ -233,6 +233,17 @@ def test_peer_starts_at_first_exchange() -> None:
     peer.close()
 
 
+def test_closed_peer_cannot_go_on() -> None:
+    peer = alone()
+    peer.exchange(OWN, 0, deadline=0.01)
+    peer.close()
+    with pytest.raises(RuntimeError, match="a closed peer cannot start again"):
+        peer.exchange(OWN, 1, deadline=60.0)
+    begun = time.monotonic()
+    peer.close()  # nothing is on its way
+    assert time.monotonic() - begun < 30
+
+
 class HeldTransport:
     """Answers a message at once, and does not say that it has been delivered."""
 

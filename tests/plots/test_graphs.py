@@ -135,3 +135,30 @@ def test_clients_in_a_line_fit(n: int, layout: Any) -> None:
     box = ax.get_window_extent()
     assert (spots - radius >= box.min).all()
     assert (spots + radius <= box.max).all()
+
+
+def test_endangered_are_orange_diamonds() -> None:
+    ax = plots.diagnosis(eq.Topology.ring(6).diagnose([0, 1]), layout=positions(6))
+    drawn = scattered(ax)
+    assert drawn["endangered"].get_offsets().tolist() == [[2, 4], [5, 25]]
+    assert drawn["benign"].get_offsets().tolist() == [[3, 9], [4, 16]]
+    assert same_color(drawn["endangered"].get_facecolor(), plots.ENDANGERED)
+    letters = {text.get_text(): text.get_color() for text in ax.texts}
+    assert letters["2"] == "black"
+    assert letters["3"] == letters["0"] == "white"
+
+
+def test_malicious_are_never_endangered() -> None:
+    ax = plots.graph(eq.Topology.ring(5), [1], endangered=[0, 1], layout=positions(5))
+    assert scattered(ax)["endangered"].get_offsets().tolist() == [[0, 0]]
+    assert scattered(ax)["malicious"].get_offsets().tolist() == [[1, 1]]
+
+
+def test_endangered_without_malicious_has_a_legend() -> None:
+    ax = plots.graph(eq.Topology.ring(5), endangered=[0])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["benign", "endangered"]
+
+
+def test_diagnosis_must_be_one() -> None:
+    with pytest.raises(ValueError, match="found must be a Diagnosis"):
+        plots.diagnosis(eq.Topology.ring(5))  # type: ignore[arg-type]

@@ -201,17 +201,17 @@ def test_evaluate_every() -> None:
     ("total", "step"), [(1, 1), (99, 1), (100, 1), (101, 2), (200, 2), (250, 3), (1001, 11)]
 )
 def test_default_evaluations(total: int, step: int) -> None:
-    expected = sorted({*range(step - 1, total, step), total - 1})
+    expected = sorted({0, *range(step - 1, total, step), total - 1})
     assert [t for t in range(total) if is_evaluated(t, None, total)] == expected
-    assert len(expected) <= 101
+    assert len(expected) <= 102
 
 
 def test_long_run_by_default() -> None:
     run = simulator(total=250)
     run.run(7)
-    assert [one.t for one in run.history.evaluated] == [2, 5]
+    assert [one.t for one in run.history.evaluated] == [0, 2, 5]
     assert run.run().evaluated[-1].t == 249
-    assert len(run.history.evaluated) == 84
+    assert len(run.history.evaluated) == 85
 
 
 def test_steps_without_total() -> None:

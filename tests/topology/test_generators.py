@@ -16,6 +16,7 @@ RANDOM = {
     "dense": lambda **wanted: Topology.regular(9, 6, **wanted),
     "erdos_renyi": lambda **wanted: Topology.erdos_renyi(12, 0.3, **wanted),
     "small_world": lambda **wanted: Topology.small_world(12, 4, 0.4, **wanted),
+    "scale_free": lambda **wanted: Topology.scale_free(12, 2, **wanted),
     "femb": lambda **wanted: Topology.random_with_femb(
         12, 0.3, wanted.pop("malicious", [0, 5]), edges=20, **wanted
     ),
@@ -168,3 +169,40 @@ pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
 def test_tiny_probability() -> None:
     assert eq.Topology.erdos_renyi(5, 1e-17, connected=False, seed=0).degrees.sum() == 0
+
+
+@given(st.integers(2, 15), st.data())
+def test_scale_free_edges(n: int, data: st.DataObject):
+    links = data.draw(st.integers(1, n - 1))
+    topology = Topology.scale_free(n, links, seed=0)
+    # networkx starts with a star of the first links + 1 clients.
+    assert len(topology.edges()) == 2 * links * (n - links)
+    assert topology.is_connected()
+
+
+@given(st.integers(1, 12), st.data())
+def test_peer_sampling_degrees(n: int, data: st.DataObject):
+    count = data.draw(st.integers(0, n - 1))
+    topology = Topology.peer_sampling(n, count, torch.Generator().manual_seed(1))
+    assert topology.degrees.tolist() == [count] * n
+    assert all(sender != receiver for sender, receiver in topology.edges().tolist())
+
+
+def test_peer_sampling_by_seed_and_round():
+    draw = eq.EachRound(lambda t, generator: Topology.peer_sampling(20, 4, generator))
+    graphs = {
+        (seed, t): str(draw.at(t, seed=seed, name="topology").senders.tolist())
+        for seed in range(3)
+        for t in range(3)
+    }
+    assert len(set(graphs.values())) == 9
+    again = draw.at(2, seed=1, name="topology").senders
+    assert str(again.tolist()) == graphs[1, 2]
+
+
+def test_peer_sampling_is_uniform():
+    source = torch.Generator().manual_seed(0)
+    counts = sum(Topology.peer_sampling(5, 2, source).adjacency().long() for _ in range(2000))
+    # Each of 4 others with probability one half: 1000 times, with a deviation of 22.
+    others = counts[~torch.eye(5, dtype=torch.bool)]
+    assert ((others - 1000).abs() < 5 * 22.4).all()

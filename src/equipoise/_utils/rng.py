@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise._utils.validation import check_count, check_probability, describe
+from equipoise._utils.validation import describe
 
 
 def stream(seed: int, *key: int | str) -> torch.Generator:
@@ -49,20 +49,6 @@ def device_of(
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"generator must be a torch.Generator, found {describe(generator)}")
     return generator.device
-
-
-def draw_malicious(n: int, share: float, *, seed: int = 0) -> Tensor:
-    """Ids of a random share of n clients, ascending. The number of clients is rounded down.
-
-    >>> eq.draw_malicious(20, 0.2).shape
-    torch.Size([4])
-    """
-    check_count("n", n, 1)
-    check_probability("share", share)
-    count = int(share * n + 1e-9)  # 0.29 * 100 is a little less than 29
-    return (
-        torch.randperm(n, generator=stream(seed, "malicious"), device="cpu")[:count].sort().values
-    )
 
 
 def draw_uniform(

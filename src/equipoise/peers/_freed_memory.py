@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 PAUSE = 0.25  # seconds between two returns of memory, each of which takes about a millisecond
+LONGEST_PAUSE = 60.0
 
 
 def keep_freed_memory() -> None:
@@ -30,15 +31,33 @@ class FreedMemory:
     """
 
     def __init__(self) -> None:
-        self._returned = -PAUSE
+        self._pause = PAUSE
+        self._planned: asyncio.TimerHandle | None = None
 
-    def give_back(self) -> None:
-        """Return what can be returned, unless that was done a moment ago."""
-        now = time.monotonic()
+    def give_back_soon(self) -> None:
+        """Return what can be returned, a moment from now and less and less often for a minute.
+
+        The memory of the message that was just refused is still in use, and that of its connection
+        may be for longer. Call this in an asyncio loop.
+        """
+        if malloc_trim() is None or (self._planned is not None and self._pause == PAUSE):
+            return
+        if self._planned is not None:
+            self._planned.cancel()
+        self._pause = PAUSE
+        self._plan()
+
+    def _plan(self) -> None:
+        self._planned = asyncio.get_running_loop().call_later(self._pause, self._give_back)
+
+    def _give_back(self) -> None:
         trim = malloc_trim()
-        if trim is not None and now - self._returned >= PAUSE:
-            self._returned = now
-            trim(0)
+        assert trim is not None
+        trim(0)
+        self._planned = None
+        self._pause *= 2
+        if self._pause <= LONGEST_PAUSE:
+            self._plan()
 
 
 @functools.cache

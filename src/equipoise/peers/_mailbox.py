@@ -109,7 +109,7 @@ class Mailbox:
             for neighbor in self.neighbors.values():
                 neighbor.taken = {x for x in neighbor.taken if self._age(x) <= self._max_staleness}
                 for due in sorted(x for x in neighbor.waiting if x <= position):
-                    with suppress(RefusedError):  # its round was skipped, and it is too late now
+                    with suppress(RefusedError):  # its round was skipped, or its size is wrong now
                         self._take(neighbor.waiting.pop(due))
 
     def finish(self, senders: Tensor, end: float) -> Inbox:
@@ -163,7 +163,10 @@ class Mailbox:
         if late is None or late.position.exchange != running.position.exchange:
             return
         neighbor.late = None
-        if self._age(late.position) <= self._max_staleness:
+        if self._age(late.position) > self._max_staleness:
+            return
+        with suppress(RefusedError):  # the size of models has changed meanwhile
+            self._check_size(late.header)
             neighbor.report.stale += 1
             self._fill(running, neighbor, late)
 
@@ -229,12 +232,9 @@ class Mailbox:
         with self._changed:
             neighbor = self.neighbors[header.sender]
             neighbor.newest = max(neighbor.newest, header.round)
-            size = self._sizes.get(header.exchange)
-            if size is None:
+            if header.exchange not in self._sizes:
                 raise RefusedError("busy: this exchange has not begun", busy=True)
-            if header.d != size:
-                reason = f"wrong size: {header.d} values, expected {size}"
-                raise self.refuse(header.sender, reason)
+            self._check_size(header)
             if position in neighbor.taken or position in neighbor.waiting:
                 raise self.refuse(header.sender, "duplicate: the first message counts")
             if self._is_useless(position):
@@ -328,6 +328,11 @@ class Mailbox:
         is_fresh = 0 < self._max_staleness >= self._age(position)
         return self._when(position) is When.OVER and not is_fresh
 
+    def _check_size(self, header: Header) -> None:
+        size = self._sizes[header.exchange]
+        if header.d != size:
+            raise self.refuse(header.sender, f"wrong size: {header.d} values, expected {size}")
+
     def _check_room(self, neighbor: Neighbor, position: Position) -> None:
         """Raise unless the neighbor has a free buffer for a message at this position."""
         # Messages of the past, the present and the future do not take each other's buffers: a
@@ -343,6 +348,7 @@ class Mailbox:
         neighbor = self.neighbors[buffer.sender]
         if self._is_useless(buffer.position):
             raise self._refuse_late(buffer.sender, buffer.position)
+        self._check_size(buffer.header)  # it may have changed since the message was admitted
         if self._running is not None and self._when(buffer.position) is When.RUNNING:
             neighbor.report.seconds_waited += time.monotonic() - self._running.begun
             self._fill(self._running, neighbor, buffer)

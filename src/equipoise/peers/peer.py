@@ -108,6 +108,7 @@ class Peer:
         self._alone = 0
         self._warned: list[str] = []
         self._is_started = False
+        self._is_closed = False
         self._turn = Lock()
 
     def __repr__(self) -> str:
@@ -117,6 +118,8 @@ class Peer:
 
     def start(self) -> None:
         """Begin to listen. A second call does nothing."""
+        if self._is_closed:
+            raise RuntimeError("a closed peer cannot start again, make a new one")
         if not self._is_started:
             self._transport.start(self._mailbox)
             self._is_started = True
@@ -128,7 +131,7 @@ class Peer:
         that trains longer may not have taken them yet.
         """
         self._mailbox.drain(self._end)
-        self._transport.close()
+        self._close_now()
 
     def __enter__(self) -> Self:
         self.start()
@@ -143,6 +146,10 @@ class Peer:
         # After an error or Ctrl-C there is nothing to wait for.
         if error is None:
             self._mailbox.drain(self._end)
+        self._close_now()
+
+    def _close_now(self) -> None:
+        self._is_closed = True
         self._transport.close()
 
     # Rounds
@@ -160,13 +167,14 @@ class Peer:
             deadline: the number of seconds that the exchange may take.
             exchange: the number of this exchange within its round, for rules with several.
         """
-        position = self._next_position(own, t, exchange)
         check_seconds("deadline", deadline)
-        end = self._end = time.monotonic() + deadline
+        end = time.monotonic() + deadline
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("exchange must end before the next one begins, found two at a time")
         try:
+            position = self._next_position(own, t, exchange)
             self.start()
+            self._end = end
             inbox = self._talk(own.detach(), position, end)
         finally:
             self._turn.release()

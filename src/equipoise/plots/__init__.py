@@ -10,17 +10,19 @@ Malicious clients are red and have their own marker. Requires matplotlib:
 from equipoise.plots._acceptance import acceptance_over_rounds
 from equipoise.plots._costs import cost_bars
 from equipoise.plots._errors import error_over_rounds, error_per_client
-from equipoise.plots._graphs import graph
+from equipoise.plots._graphs import diagnosis, graph
 from equipoise.plots._heatmap import heatmap
-from equipoise.plots._style import BENIGN, COLORS, MALICIOUS, MARKERS
+from equipoise.plots._style import BENIGN, COLORS, ENDANGERED, MALICIOUS, MARKERS
 
 __all__ = [
     "BENIGN",
     "COLORS",
+    "ENDANGERED",
     "MALICIOUS",
     "MARKERS",
     "acceptance_over_rounds",
     "cost_bars",
+    "diagnosis",
     "error_over_rounds",
     "error_per_client",
     "graph",

@@ -12,6 +12,7 @@ from equipoise._utils.validation import Clients, as_mask
 from equipoise.plots._style import (
     BENIGN,
     COLUMN,
+    ENDANGERED,
     GREY,
     LIGHT,
     MALICIOUS,
@@ -19,7 +20,7 @@ from equipoise.plots._style import (
     axes_for,
     legend_below,
 )
-from equipoise.topology import Topology
+from equipoise.topology import Diagnosis, Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +32,14 @@ def graph(
     ax: Axes | None = None,
     *,
     layout: str | Mapping[int, Sequence[float]] = "circle",
+    endangered: Clients | None = None,
 ) -> Axes:
     """Draw a communication graph.
 
-    Benign clients are blue discs; malicious clients are red squares with red edges. ``layout`` is
-    ``"circle"``, ``"spring"`` (deterministic), or a mapping from client to position. An edge
-    without its reverse is an arrow from sender to receiver. Self-loops are not drawn.
+    Benign clients are blue discs, or orange diamonds if they are ``endangered``; malicious clients
+    are red squares with red edges. ``layout`` is ``"circle"``, ``"spring"`` (deterministic), or a
+    mapping from client to position. An edge without its reverse is an arrow from sender to
+    receiver. Self-loops are not drawn.
 
     >>> from equipoise import plots
     >>> ax = plots.graph(eq.Topology.ring(5), malicious=[2])
@@ -47,6 +50,7 @@ def graph(
         expected = "a Topology, such as Topology.from_networkx returns"
         raise ValueError(f"topology must be {expected}, found {type(topology).__name__}")
     is_malicious = as_mask(malicious, topology.n).cpu().numpy()
+    is_endangered = as_mask(endangered, topology.n, name="endangered").cpu().numpy()
     positions = _positions(topology, layout)
     ax, new = axes_for(ax, COLUMN)
     box = ax.get_window_extent()
@@ -54,13 +58,36 @@ def graph(
     # On a circle of this diameter, clients cover 65 % of the circumference and do not overlap.
     size = float(np.clip(0.65 * math.pi * side / topology.n, 2, 13))
     _draw_edges(ax, topology.adjacency().cpu().numpy(), positions, is_malicious, size)
-    _draw_clients(ax, positions, is_malicious, size)
+    _draw_clients(ax, positions, is_malicious, is_endangered & ~is_malicious, size)
     ax.set_aspect("equal")
     _set_limits(ax, positions)
     ax.set_axis_off()
-    if is_malicious.any():
+    if is_malicious.any() or is_endangered.any():
         legend_below(ax, new, gap=0, markerscale=6 / size, handletextpad=0.1)
     return ax
+
+
+def diagnosis(
+    found: Diagnosis,
+    ax: Axes | None = None,
+    *,
+    layout: str | Mapping[int, Sequence[float]] = "circle",
+) -> Axes:
+    """Draw the graph of a diagnosis, as `graph`, with the endangered clients marked.
+
+    These are the benign clients that can be captured or are cut off; see
+    `equipoise.topology.Diagnosis`.
+
+    >>> from equipoise import plots
+    >>> ax = plots.diagnosis(eq.Topology.ring(8).diagnose(malicious=[0, 4]))
+    >>> ax.get_legend_handles_labels()[1]
+    ['benign', 'endangered', 'malicious']
+    """
+    if not isinstance(found, Diagnosis):
+        name = type(found).__name__
+        raise ValueError(f"found must be a Diagnosis, as Topology.diagnose returns, found {name}")
+    topology = Topology(found.topology.senders)
+    return graph(topology, found.malicious, ax, layout=layout, endangered=found.endangered)
 
 
 def _positions(topology: Topology, layout: str | Mapping[int, Sequence[float]]) -> AnyArray:
@@ -126,11 +153,15 @@ def _draw_edges(
         ax.annotate("", positions[v], positions[u], arrowprops=arrow, zorder=1)
 
 
-def _draw_clients(ax: Axes, positions: AnyArray, is_malicious: AnyArray, size: float) -> None:
+def _draw_clients(
+    ax: Axes, positions: AnyArray, is_malicious: AnyArray, is_endangered: AnyArray, size: float
+) -> None:
     """Draw clients as markers of ``size`` points, with their ids if these are legible."""
     for name, chosen, color, marker, scale in (
-        ("benign", ~is_malicious, BENIGN, "o", 1.0),
-        ("malicious", is_malicious, MALICIOUS, "s", 0.9),  # about the area of a disc
+        ("benign", ~is_malicious & ~is_endangered, BENIGN, "o", 1.0),
+        # About the area of a disc, both.
+        ("endangered", is_endangered, ENDANGERED, "D", 0.9),
+        ("malicious", is_malicious, MALICIOUS, "s", 0.9),
     ):
         if chosen.any():
             ax.scatter(
@@ -150,7 +181,8 @@ def _draw_clients(ax: Axes, positions: AnyArray, is_malicious: AnyArray, size: f
                 x,
                 y,
                 str(client),
-                color="white",
+                # White on orange cannot be read.
+                color="black" if is_endangered[client] else "white",
                 fontsize=size / 2,
                 ha="center",
                 va="center_baseline",

@@ -19,6 +19,7 @@ AnyArray: TypeAlias = np.ndarray[Any, Any]
 COLUMN = 3.3  # inches, the width of a column in the two-column layouts of ACM and IEEE
 BENIGN = "#0072B2"
 MALICIOUS = "#C8102E"
+ENDANGERED = "#E69F00"
 GREY = "#555555"
 LIGHT = "#BBBBBB"
 # Okabe and Ito's palette without its yellow, which is too faint for a line on white.

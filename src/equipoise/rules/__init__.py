@@ -1,5 +1,7 @@
 """The rules, one per file, and the base classes and helpers for rules of your own."""
 
+from dataclasses import is_dataclass
+
 from equipoise.rules._guarantees import (
     GuaranteeWarning,
     at_most_one_warning,
@@ -22,6 +24,7 @@ from equipoise.rules.per_group import PerGroup
 from equipoise.rules.scclip import SCClip
 from equipoise.rules.trimmed_mean import TrimmedMean
 from equipoise.rules.ubar import UBAR
+from equipoise.topology import library_rules
 
 __all__ = [
     "LEARN",
@@ -54,3 +57,7 @@ __all__ = [
     "uniform",
     "without_warnings",
 ]
+
+# `Topology.diagnose` judges all rules. These are the dataclasses here; their base classes are none.
+_exported = [globals()[name] for name in sorted(__all__, key=str.lower)]
+library_rules[:] = [rule for rule in _exported if isinstance(rule, type) and is_dataclass(rule)]

@@ -15,6 +15,7 @@ from equipoise._utils.validation import check_number
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import WeightedRule
+from equipoise.topology import BenignConnected
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Balance(WeightedRule):
     Balance(gamma=0.4, kappa=1.0, progress=None, weighted=False, cap=2.0)
     """
 
+    # Assumption 5 of the paper.
+    guarantee: ClassVar[BenignConnected] = BenignConnected("its error bound contains gamma")
     isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3

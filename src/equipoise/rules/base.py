@@ -15,6 +15,7 @@ from equipoise import kernels
 from equipoise._utils.formatting import vector_hint
 from equipoise._utils.validation import as_counts, check_inputs, describe, is_floating
 from equipoise.messages import Inbox
+from equipoise.topology import Guarantee
 from equipoise.types import Aggregated, RoundInputs
 
 SOURCES_IN_SIMULATOR = {
@@ -40,10 +41,14 @@ class Rule(ABC):
     - ``needs``: the names of the round inputs that the rule reads. A call without one of them is an
       error, unless the rule has a hyper-parameter of that name. If it is None, the rule declares
       nothing, and a `Simulator` passes all inputs.
+    - ``guarantee``: the condition under which a theorem about the rule covers a graph, such as
+      ``topology.Trimming()``; `equipoise.Topology.diagnose` checks it. None means that no guarantee
+      on graphs is known.
     """
 
     isotropic: ClassVar[bool] = False
     contains_own: ClassVar[bool] = False
+    guarantee: ClassVar[Guarantee | None] = None
 
     @property
     def needs(self) -> tuple[str, ...] | None:

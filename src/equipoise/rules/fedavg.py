@@ -13,6 +13,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_diagnostic, own_share
+from equipoise.topology import NoMalicious
 from equipoise.types import Aggregated
 
 
@@ -42,6 +43,7 @@ class FedAvg(Rule):
     tensor([1., 2.])
     """
 
+    guarantee: ClassVar[NoMalicious] = NoMalicious()
     isotropic: ClassVar[bool] = True
 
     weighted: bool = False

@@ -12,6 +12,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.topology import Neighbors
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Krum(WeightedRule):
     (tensor([0.1000]), tensor([0., 1., 0., 0., 0.]))
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 3)
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)
 

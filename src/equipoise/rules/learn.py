@@ -17,6 +17,7 @@ from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import as_batch, as_tolerated, check_given, check_out
 from equipoise.rules.mixing import mix
 from equipoise.rules.trimmed_mean import TrimmedMean
+from equipoise.topology import NotChecked
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -59,6 +60,7 @@ class LEARN:
     (tensor([0.9500]), tensor([0.8000]))
     """
 
+    guarantee: ClassVar[NotChecked] = NotChecked("its theorems are about complete graphs")
     contains_own: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("t", "update", "tolerated")
 

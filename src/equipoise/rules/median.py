@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule
+from equipoise.topology import Neighbors
 from equipoise.types import Aggregated
 
 
@@ -37,6 +38,8 @@ class Median(Rule):
     >>> eq.Median()(torch.zeros(2), received).model
     tensor([3.0000, 3.5000])
     """
+
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
 
     weighted: bool = False
     cap: float = 2.0

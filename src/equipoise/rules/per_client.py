@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._guarantees import serving
 from equipoise.rules.aggregator import Aggregator
 from equipoise.rules.base import Rule, as_diagnostic, needs_of
+from equipoise.topology import NotChecked
 from equipoise.types import Aggregated
 
 COPIED_MODELS = 1 << 24  # elements of own models that are copied at a time: 64 MiB of float32
@@ -36,6 +37,8 @@ class PerClient(Rule):
     tensor([[1.],
             [3.]])
     """
+
+    guarantee: ClassVar[NotChecked] = NotChecked("judge the rules of the clients one by one")
 
     rules: tuple[Aggregator, ...]
 

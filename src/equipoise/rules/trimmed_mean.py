@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_tolerated
+from equipoise.topology import Trimming
 from equipoise.types import Aggregated
 
 
@@ -43,6 +44,8 @@ class TrimmedMean(Rule):
     >>> eq.TrimmedMean(tolerated=1)(torch.zeros(2), received).model
     tensor([2.5000, 2.5000])
     """
+
+    guarantee: ClassVar[Trimming] = Trimming()
 
     tolerated: int | None = None
     strict: bool = False

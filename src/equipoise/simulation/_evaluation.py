@@ -21,12 +21,15 @@ def is_evaluated(t: int, evaluate_every: int | Container[int] | None, total: int
 
     >>> from equipoise.simulation._evaluation import is_evaluated
     >>> [t for t in range(250) if is_evaluated(t, None, 250)][:3]
-    [2, 5, 8]
+    [0, 2, 5]
     """
     if total is not None and t + 1 == total:
         return True
     if evaluate_every is None:
-        # Rounded up: at most that many evenly spaced rounds, and the last one.
+        # A run that is stopped early has metrics of one round at least.
+        if t == 0:
+            return True
+        # Rounded up: at most that many evenly spaced rounds, besides the first and the last one.
         evaluate_every = 1 if total is None else -(-total // EVALUATIONS)
     if isinstance(evaluate_every, int):
         # Rounds count from 0: 10 evaluates after the rounds 9, 19, ...

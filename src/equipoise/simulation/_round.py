@@ -88,8 +88,6 @@ def _train(settings: Settings, before: State, memory: Tensor) -> Tensor:
     with torch.enable_grad(), unmodified_by("trainer", before.t, models=models):
         if hasattr(trainer, "train_into"):
             trainer.train_into(memory, models, before.t, clients=settings.trained)
-            idle = settings.part.of(settings.idle)
-            memory[idle] = models[idle]
             return memory
         trained = trainer(models, before.t)
     if (

@@ -91,7 +91,8 @@ class Simulator(Settings):
         metrics: functions from models (n, d) to values (n,), by name.
         evaluate_every: measure metrics once in so many rounds, or after the rounds in a
             container; the last round is always evaluated. By default, that is every round of up to
-            100 or of an unknown ``total``, and about 100 evenly spaced rounds of a longer run.
+            100 or of an unknown ``total``; of a longer run, the first round and about 100 evenly
+            spaced ones.
         tolerated: how many malicious neighbors rules expect: a number, or one per client (n,). The
             default is the number that the rule was made with, ``Krum(tolerated=2)``, or else the
             true number in the graph of the round, as in the BALANCE paper: 0 without an attack.

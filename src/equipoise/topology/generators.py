@@ -1,4 +1,4 @@
-"""Graphs as undirected edges (e, 2): rings, connected random ones, and ones with a given FEMB."""
+"""Random graphs as edges (e, 2): connected ones, ones with a given FEMB, and random pulls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
+from equipoise._utils.rng import device_of
 from equipoise._utils.validation import Clients, as_mask, check_count, check_probability
 
 MAX_DRAWS = 1000  # a bound, because some parameters never yield a connected graph
@@ -23,14 +24,6 @@ class DrawOptions(TypedDict):
     seed: int | None
     malicious: Clients | None
     connected: bool
-
-
-def ring(n: int) -> Tensor:
-    """Each client is connected to the previous and the next one."""
-    check_count("n", n, 1)
-    # One client has no edge: the next client would be the client itself.
-    clients = torch.arange(n if n > 1 else 0, device="cpu")
-    return torch.stack([clients, (clients + 1) % n], dim=1)
 
 
 def complete_senders(n: int) -> Tensor:
@@ -89,6 +82,36 @@ def small_world(n: int, degree: int, rewire: float, **options: Unpack[DrawOption
 
     what = f"small-world graph with n={n}, degree={degree}, rewire={rewire}"
     return _first_connected(draw, n, what, **options)
+
+
+def scale_free(n: int, links: int, **options: Unpack[DrawOptions]) -> Tensor:
+    """Each client joins with ``links`` edges, with preference for clients that have many."""
+    check_count("n", n, 2)
+    check_count("links", links, 1, n - 1)
+    import networkx as nx
+
+    def draw(seed: int) -> Tensor:
+        return _as_edges(nx.barabasi_albert_graph(n, links, seed=seed))
+
+    return _first_connected(draw, n, f"scale-free graph with n={n}, links={links}", **options)
+
+
+def pulls(n: int, count: int, generator: torch.Generator | None) -> Tensor:
+    """(n * count, 2) directed edges: each client pulls from ``count`` distinct random others."""
+    check_count("n", n, 1)
+    check_count("count", count, 0, n - 1)
+    device = device_of(generator)
+    drawn = torch.empty(n, 0, dtype=torch.int64, device=device)
+    # Floyd's algorithm draws a set without listing all n clients: in each step a random number up
+    # to the last one, or the last one itself if that number was drawn before.
+    for last in range(n - 1 - count, n - 1):
+        number = torch.randint(last + 1, (n, 1), generator=generator, device=device)
+        repeated = (drawn == number).any(1, keepdim=True)
+        drawn = torch.cat([drawn, number.masked_fill(repeated, last)], dim=1)
+    # The others of client i are 0 to n - 1 without i: from i on, ids are one higher.
+    receivers = torch.arange(n, device=device)[:, None].expand(-1, count)
+    senders = drawn + (drawn >= receivers)
+    return torch.stack([senders, receivers], dim=-1).view(-1, 2).cpu()
 
 
 def _as_edges(graph: Any) -> Tensor:

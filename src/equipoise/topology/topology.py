@@ -20,11 +20,16 @@ from equipoise._utils.validation import (
     is_floating,
 )
 from equipoise.messages import Inbox, Lies, as_lies, substitute_lies
-from equipoise.topology import _edge_formats, generators
+from equipoise.topology import _edge_formats, diagnosis, generators
+from equipoise.topology._named_graphs import NamedGraphs
+from equipoise.topology._random_graphs import RandomGraphs
+from equipoise.topology.diagnosis import Diagnosis
+from equipoise.topology.gossip_weights import GossipKind
+from equipoise.topology.graph import Graph
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Topology:
+class Topology(Graph, NamedGraphs, RandomGraphs):
     """A graph of n clients: client i receives messages from the clients ``senders[i]``.
 
     ``senders (n, k)`` is int64, ascending for each receiver, and -1 in unused slots; ``k`` is the
@@ -47,45 +52,7 @@ class Topology:
             [0, 2]])
     """
 
-    senders: Tensor
-
-    def __post_init__(self) -> None:
-        _edge_formats.check_senders(self.senders)
-
-    def __repr__(self) -> str:
-        return f"Topology(n={self.n}, k={self.k}, e={int(self.mask.sum())})"
-
-    @property
-    def n(self) -> int:
-        """Number of clients."""
-        return self.senders.shape[0]
-
-    @property
-    def k(self) -> int:
-        """Number of slots: the largest in-degree."""
-        return self.senders.shape[1]
-
-    # Cached, because every delivery reads the mask.
-    @cached_property
-    def mask(self) -> Tensor:
-        """(n, k) bool: which slots hold a sender."""
-        return self.senders >= 0
-
-    @cached_property
-    def degrees(self) -> Tensor:
-        """(n,) int64: the number of senders of each client."""
-        return self.mask.sum(1)
-
     # Constructors
-
-    @classmethod
-    def ring(cls, n: int) -> Topology:
-        """Each client is connected to the previous and the next one.
-
-        >>> eq.Topology.ring(5).neighbors(0)
-        tensor([1, 4])
-        """
-        return cls.from_edges(n, generators.ring(n))
 
     @classmethod
     def complete(cls, n: int) -> Topology:
@@ -97,91 +64,6 @@ class Topology:
                 [0, 1]])
         """
         return cls(generators.complete_senders(n))
-
-    @classmethod
-    def regular(
-        cls,
-        n: int,
-        degree: int,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph in which each client has ``degree`` neighbors.
-
-        >>> eq.Topology.regular(20, 10, seed=0, malicious=range(4)).degrees.unique()
-        tensor([10])
-        """
-        drawn = generators.regular(n, degree, seed=seed, malicious=malicious, connected=connected)
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def erdos_renyi(
-        cls,
-        n: int,
-        p: float,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph in which each pair of clients is connected with probability ``p``.
-
-        >>> eq.Topology.erdos_renyi(20, 0.5, seed=0).is_connected()
-        True
-        """
-        drawn = generators.erdos_renyi(n, p, seed=seed, malicious=malicious, connected=connected)
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def small_world(
-        cls,
-        n: int,
-        degree: int,
-        rewire: float,
-        *,
-        seed: int | None = None,
-        malicious: Clients | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A ring of the ``degree`` nearest clients, each edge rewired with probability ``rewire``.
-
-        The construction of Watts and Strogatz (1998).
-
-        >>> eq.Topology.small_world(20, 10, rewire=0.3, seed=0).degrees.sum()
-        tensor(200)
-        """
-        drawn = generators.small_world(
-            n, degree, rewire, seed=seed, malicious=malicious, connected=connected
-        )
-        return cls.from_edges(n, drawn)
-
-    @classmethod
-    def random_with_femb(
-        cls,
-        n: int,
-        femb: float,
-        malicious: Clients,
-        *,
-        edges: int | None = None,
-        seed: int | None = None,
-        connected: bool = True,
-    ) -> Topology:
-        """A random graph with ``round(femb * edges)`` edges between malicious and benign clients.
-
-        The other edges are among the benign or among the malicious clients, at random. The default
-        number of undirected ``edges`` is that of ten neighbors for each client,
-        ``n * min(10, n - 1) // 2``, or the largest number below it for which such a graph exists.
-        Each client has a neighbor, and the subgraph of the benign clients is connected. So is the
-        whole graph, if ``femb`` leaves an edge between the two sides; otherwise each side is.
-        ``connected=False`` guarantees only the numbers of edges.
-
-        >>> eq.Topology.random_with_femb(20, 0.16, malicious=range(4), seed=0).femb(range(4))
-        0.16
-        """
-        chosen = generators.with_femb(n, femb, malicious, edges, seed=seed, connected=connected)
-        return cls.from_edges(n, chosen)
 
     @classmethod
     def from_networkx(cls, graph: Any, *, nodes: Iterable[Any] | None = None) -> Topology:
@@ -227,82 +109,52 @@ class Topology:
         n, pairs = _edge_formats.from_matrix(matrix)
         return cls.from_edges(n, pairs, directed=True)
 
-    # Properties
+    def diagnose(
+        self,
+        malicious: Clients | None = None,
+        *,
+        tolerated: int | Tensor | None = None,
+        gossip: GossipKind | None = None,
+        rules: Iterable[object] | None = None,
+        time_limit: float = 10.0,
+    ) -> Diagnosis:
+        """What malicious clients can reach, and which rules' theory covers the graph.
 
-    def edges(self) -> Tensor:
-        """(e, 2) int64: (sender, receiver) of every edge, sorted.
+        Args:
+            malicious: the malicious clients. Without it their places are unknown: any ``tolerated``
+                neighbors of a client may be malicious.
+            tolerated: how many malicious neighbors rules expect, one number or one per client; by
+                default the true numbers, or 0 if the places are unknown.
+            gossip: kind of the gossip weights; by default ``"metropolis"``, or ``"uniform"`` if the
+                graph is directed.
+            rules: rules to judge, instances or classes; by default all rules of the library.
+            time_limit: seconds for the exact r-robustness, which needs
+                ``pip install "equipoise[diagnostics]"``. With 0, or if it takes longer, bounds are
+                given.
 
-        >>> eq.Topology.ring(3).edges().tolist()
-        [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
+        >>> malicious = [0, 7]
+        >>> rules = [eq.FedAvg, eq.TrimmedMean, eq.Krum, eq.UBAR]
+        >>> print(eq.Topology.two_castle(10).diagnose(malicious, rules=rules))
+        Topology(n=10, k=8, e=80), 2 malicious
+          malicious neighbors             1 to 2, metropolis weight up to 0.222
+          can be captured                 none
+          cut off                         none
+          components of the benign graph  1
+          vertex connectivity             6
+          algebraic connectivity          6
+          the same with weights, mu_2     0.667
+          spectral gap                    0.667
+          r-robustness of the graph       4
+        <BLANKLINE>
+        Theory, for f = 2 malicious neighbors:
+          FedAvg       not covered: f = 2; one malicious neighbor moves the aggregate anywhere
+          TrimmedMean  not known: r = 4; 3 is necessary, 2f + 1 = 5 is sufficient
+          Krum         covered: k >= 2f + 3 at all clients; bounds each aggregate only
+          UBAR         not known: no guarantee on graphs is known
         """
-        receivers, senders = self._ends()
-        # One int64 key per edge sorts faster than pairs.
-        keys = (senders * self.n + receivers).sort().values
-        return torch.stack([keys // self.n, keys % self.n], dim=1)
-
-    def adjacency(self) -> Tensor:
-        """(n, n) bool: whether the row's client sends to the column's.
-
-        >>> eq.Topology.from_edges(2, [(0, 1)], directed=True).adjacency()
-        tensor([[False,  True],
-                [False, False]])
-        """
-        receivers, senders = self._ends()  # (e,) each
-        table = torch.zeros(self.n, self.n, dtype=torch.bool, device=self.senders.device)
-        table[senders, receivers] = True
-        return table
-
-    def to_networkx(self) -> Any:
-        """A ``networkx.Graph`` if all edges are mutual, otherwise a ``DiGraph``.
-
-        >>> eq.Topology.ring(4).to_networkx().number_of_edges()
-        4
-        """
-        return _edge_formats.to_networkx(self.n, self.edges())
-
-    def neighbors(self, i: int) -> Tensor:
-        """The clients that send to client ``i``.
-
-        >>> eq.Topology.complete(4).neighbors(2)
-        tensor([0, 1, 3])
-        """
-        check_count("i", i, 0, self.n - 1)
-        return self.senders[i][self.mask[i]]
-
-    def malicious_neighbors(self, malicious: Clients) -> Tensor:
-        """(n,) int64: the number of malicious senders of each client.
-
-        It is the true value of the round input ``tolerated``.
-
-        >>> eq.Topology.ring(5).malicious_neighbors([0])
-        tensor([0, 1, 0, 0, 1])
-        """
-        # -1 in unused slots reads the last client; the mask hides it.
-        return (self.mask & self._as_mask(malicious)[self.senders]).sum(1)
-
-    def femb(self, malicious: Clients) -> float:
-        """The fraction of edges between malicious and benign clients (FEMB).
-
-        Self-loops do not count. Without edges it is 0.
-
-        >>> eq.Topology.ring(5).femb([0])
-        0.4
-        """
-        edges = self.edges()
-        others = edges[edges[:, 0] != edges[:, 1]]
-        is_malicious = self._as_mask(malicious)[others]  # (e, 2): of senders and of receivers
-        mixed = is_malicious[:, 0] != is_malicious[:, 1]
-        return int(mixed.sum()) / max(len(mixed), 1)  # 0 / 1 without edges
-
-    def is_connected(self, malicious: Clients | None = None) -> bool:
-        """Whether each client reaches all others; given ``malicious``, in the benign subgraph.
-
-        >>> ring = eq.Topology.ring(6)
-        >>> ring.is_connected(), ring.is_connected(malicious=[0, 3])
-        (True, False)
-        """
-        benign = ~self._as_mask(malicious)  # all clients, if malicious is None
-        return generators.strongly_connected(*generators.subgraph(self.edges(), benign))
+        return diagnosis.diagnose(
+            self, malicious, tolerated, gossip=gossip, rules=rules, time_limit=time_limit
+        )
 
     # Derived graphs
 
@@ -325,6 +177,25 @@ class Topology:
         # The order of edges survives the selection, so the keys are still ascending.
         remains = online[receivers] & online[senders]
         return Topology(_edge_formats.by_receiver(self.n, (receivers * self.n + senders)[remains]))
+
+    def with_malicious(self, count: int) -> Topology:
+        """The same graph with ``count`` more clients, each connected to all of the present ones.
+
+        The new clients have the ids n to n + count - 1 and no edges among each other. Gaucher,
+        Dieuleveut and Hendrikx (ICML 2025) attack graphs of benign clients this way: each client
+        has ``count`` malicious neighbors.
+
+        >>> graph = eq.Topology.ring(5).with_malicious(2)
+        >>> graph.malicious_neighbors([5, 6])
+        tensor([2, 2, 2, 2, 2, 0, 0])
+        """
+        check_count("count", count, 0)
+        present = torch.arange(self.n, device=self.senders.device)
+        new = torch.arange(self.n, self.n + count, device=self.senders.device)
+        pairs = torch.cartesian_prod(present, new)
+        added = torch.cat([pairs, pairs.flip(1)])
+        edges = torch.cat([self.edges(), added])
+        return Topology.from_edges(self.n + count, edges, directed=True)
 
     def without_receivers(self, clients: Clients) -> Topology:
         """The same clients, of which these receive nothing: no edge leads to them.
@@ -407,10 +278,3 @@ class Topology:
         # No columns: `with_bank` puts the models of each round in.
         no_models = torch.empty(self.n, 0, device=slots.device)
         return Inbox(no_models, slots, self.mask, slots)
-
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """(e,) receivers and (e,) senders of all edges, sorted by receiver, then by sender."""
-        return self.mask.nonzero()[:, 0], self.senders[self.mask]
-
-    def _as_mask(self, malicious: Clients | None) -> Tensor:
-        return as_mask(malicious, self.n).to(self.senders.device)

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
-from equipoise.training._ensemble import Backend
 from equipoise.training._examples import Batch, Examples
 
 # Elements of inputs and parameters of one block: 4 MiB of float32, so that a block and its
 # activations stay in the caches of a core.
 BLOCK_ELEMENTS = 1 << 20
-BLOCK_CLIENTS = 256  # the most clients in a block: of 1,000 small ones, several threads get some
 
 
 class Batches:
@@ -26,9 +24,8 @@ class Batches:
         clients: (c,) the clients, with repetitions.
         rows: (c,) the rows of stacked models that belong to them; by default 0 to c - 1.
         batch_size: examples in a batch. A client with fewer examples uses all it has.
-        backend: how blocks are processed; ``"batched"`` makes them as large as useful.
         d: number of parameters of a model.
-        most: clients per block for the other backends.
+        most: clients in a block, unless they have too many elements.
     """
 
     def __init__(
@@ -38,9 +35,8 @@ class Batches:
         rows: Tensor | None = None,
         *,
         batch_size: int,
-        backend: Backend,
         d: int,
-        most: int = 1,
+        most: int,
     ) -> None:
         self._examples = examples
         self.blocks: list[tuple[Tensor, Tensor | slice, int]] = []
@@ -50,13 +46,9 @@ class Batches:
         # A stacked tensor has no ragged dimension, so each length gets blocks of its own.
         for length in lengths.unique().tolist():
             places = (lengths == length).nonzero().flatten()
-            size = most
-            if backend == "batched":
-                # The second term limits a block to BLOCK_CLIENTS, even if the clients are tiny.
-                elements = max(length * features + d, BLOCK_ELEMENTS // BLOCK_CLIENTS)
-                size = max(1, BLOCK_ELEMENTS // elements)
+            size = min(most, max(1, BLOCK_ELEMENTS // (length * features + d)))
             for block in places.split(size):
-                self.blocks.append((clients[block], _compact(rows[block], examples.x), length))
+                self.blocks.append((clients[block], as_slice(rows[block], examples.x), length))
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -71,8 +63,8 @@ class Batches:
         return Batch(rows, *self._examples.take(clients, positions[clients, :length], memory))
 
 
-def _compact(rows: Tensor, like: Tensor) -> Tensor | slice:
-    """Rows as a slice, whose tensors are views, or as an index on a device."""
+def as_slice(rows: Tensor, like: Tensor) -> Tensor | slice:
+    """Rows as a slice, with which tensors are views, or else on the device of the tensor."""
     ids = rows.tolist()
-    span = slice(ids[0], ids[0] + len(ids))
+    span = slice(ids[0], ids[0] + len(ids)) if ids else slice(0, 0)
     return span if ids == list(range(span.start, span.stop)) else rows.to(like.device)

@@ -17,10 +17,6 @@ from equipoise._utils.validation import describe
 
 Pair = tuple[Tensor, Tensor]
 
-# Clients with at least so many times as many examples as a batch, beyond the batch, draw few
-# examples twice.
-RARE = 4
-
 
 class Batch(NamedTuple):
     """b examples for each of c rows of stacked models."""
@@ -221,44 +217,11 @@ def draw_positions(
     first = np.maximum(counts.numpy() - size, 0)
     last = first + np.arange(size)[:, None]
     picks = (random.numpy() * (last + 1)).astype(np.int64)
-    find = _taken_if_rare if RARE * size <= first.min() else _taken
-    return torch.from_numpy(np.where(find(picks, first), last, picks).T.copy())
-
-
-def _taken(picks: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """(size, n) which picks are taken by an earlier step, step by step."""
-    taken = np.zeros(picks.shape, dtype=bool)
-    drawn = picks.copy()
+    is_taken = np.empty(len(counts), dtype=bool)
     for i, pick in enumerate(picks):
-        np.any(drawn[:i] == pick, axis=0, out=taken[i])
-        np.copyto(drawn[i], first + i, where=taken[i])
-    return taken
-
-
-def _taken_if_rare(picks: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The same for all steps at once, which is faster if few picks are taken.
-
-    A pick is taken if an earlier step has the same pick, which that step or one before it has then
-    drawn; or if it is the ``last`` of an earlier step whose own pick was taken.
-    """
-    size = len(picks)
-    # Sorting pairs of pick and step puts equal picks of a client next to each other.
-    bits = size.bit_length()
-    keys = (picks.T << bits) + np.arange(size)
-    keys.sort(axis=1)
-    values = keys >> bits
-    clients, places = (values[:, 1:] == values[:, :-1]).nonzero()
-    taken = np.zeros(picks.shape, dtype=bool)
-    taken[keys[clients, places + 1] & ((1 << bits) - 1), clients] = True
-    steps, clients = (picks >= first).nonzero()
-    earlier = picks[steps, clients] - first[clients]
-    for step, before, client in zip(
-        steps.tolist(), earlier.tolist(), clients.tolist(), strict=True
-    ):
-        # Steps ascend, so `taken` is final for all earlier ones.
-        if before < step and taken[before, client]:
-            taken[step, client] = True
-    return taken
+        np.any(picks[:i] == pick, axis=0, out=is_taken)
+        np.copyto(pick, last[i], where=is_taken)
+    return torch.from_numpy(picks.T.copy())
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

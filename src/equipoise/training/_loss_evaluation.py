@@ -11,6 +11,7 @@ from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
 from equipoise.training._ensemble import Backend, BatchLoss, Stacked, run_each
 from equipoise.training._examples import Batch
+from equipoise.training._layer_chains import LayerChain
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +19,7 @@ class LossEvaluation:
     """Reads stacked ``models (c, d)`` and writes ``losses (c,)``."""
 
     architecture: Stacked
+    chain: LayerChain | None
     loss: BatchLoss
     models: Tensor
     losses: Tensor
@@ -57,7 +59,10 @@ class LossEvaluation:
     def _evaluate_together(self, batch: Batch) -> None:
         """Evaluate all models of a batch in the same operations."""
         parts = self.architecture.parts(self.models[batch.rows])
-        outputs = self.architecture.apply(parts, batch.x)
+        if self.chain is None:
+            outputs = self.architecture.apply(parts, batch.x)
+        else:
+            outputs = self.chain.outputs(parts, batch.x)
         self.losses[batch.rows] = self.loss.of_each(outputs, batch.y)
 
     @torch.no_grad()

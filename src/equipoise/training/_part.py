@@ -51,6 +51,7 @@ class PartialBlocks:
         trained: (c,) the ids of all clients that are trained, in all processes.
         batch_size: examples in a batch.
         d: number of parameters of a model.
+        most: clients in a block, unless they have too many elements.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PartialBlocks:
         *,
         batch_size: int,
         d: int,
+        most: int,
     ) -> None:
         self._examples = examples
         self._rows = part.rows
@@ -69,8 +71,8 @@ class PartialBlocks:
             trained,
             trained,
             batch_size=batch_size,
-            backend="batched",
             d=d,
+            most=most,
         )
         self._blocks = [block for block in whole.blocks if bool((self._rows[block[0]] >= 0).any())]
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.training._batching import Batches
+from equipoise.training._descent import Descent
 from equipoise.training._ensemble import Backend, BatchLoss, Stacked, run_each
 from equipoise.training._examples import Batch
-from equipoise.training._linear_networks import LinearNetwork
+from equipoise.training._layer_chains import LayerChain
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class SGDStep:
     """
 
     architecture: Stacked
-    network: LinearNetwork | None
+    chain: LayerChain | None
     memory: RecycledMemory
     loss: BatchLoss
     lr: float
@@ -50,22 +51,18 @@ class SGDStep:
             threads = backend != "loop" and self.architecture.device.type == "cpu"
             run_each(train, len(batches), threads=threads)
 
+    @torch.no_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
         pairs = zip(self.before, self.after, strict=True)
         blocks = [self._begin(before, after, batch.rows) for before, after in pairs]
-        models = blocks[0]
-        velocity = blocks[1] if self.momentum else None
-        # Detached views are leaves, so they can require gradients. Updating them updates `models`.
-        parts = [part.detach() for part in self.architecture.parts(models)]
-        if self.network is not None:
-            velocities = None if velocity is None else self.architecture.parts(velocity)
-            self.network.descend(
-                parts, batch.x, batch.y, self.loss, self.lr, velocities, self.momentum
-            )
+        if self.chain is not None:
+            self.chain.descend(self._descent(blocks), batch.x, batch.y, self.loss)
         else:
+            # Detached views are leaves, so they can require gradients.
+            parts = [part.detach() for part in self.architecture.parts(blocks[0])]
             trained = [parts[i] for i in self.architecture.trained]
-            self._update(trained, self._gradients(parts, trained, batch), velocity)
+            self._update(blocks, self._gradients(parts, trained, batch))
         if not isinstance(batch.rows, slice):
             for after, block in zip(self.after, blocks, strict=True):
                 after.index_copy_(0, batch.rows, block)
@@ -76,6 +73,9 @@ class SGDStep:
             return after[rows] if before is after else after[rows].copy_(before[rows])
         block = self.memory.take(before, len(rows), before.shape[1])
         return torch.index_select(before, 0, rows, out=block)
+
+    def _descent(self, stacked: Sequence[Tensor]) -> Descent:
+        return Descent(self.architecture, stacked, lr=self.lr, momentum=self.momentum)
 
     @torch.enable_grad()
     def _gradients(
@@ -94,31 +94,21 @@ class SGDStep:
         if seed is not None:
             torch.manual_seed(seed)
         row = batch.row
-        velocity = self.after[1][row].copy_(self.before[1][row]) if self.momentum else None
+        after = [tensor[row] for tensor in self.after]
+        for velocities, velocity in zip(self.before[1:], after[1:], strict=True):
+            velocity.copy_(velocities[row])
         with self.architecture.replica() as replica:
             replica.vector.copy_(self.before[0][row])
             loss = self.loss(replica.module(batch.x[0]), batch.y[0])
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
-            self._update(replica.trained, gradients, velocity)
-            self.after[0][row] = replica.vector
+            # The module may have changed its buffers.
+            after[0].copy_(replica.vector)
+        self._update(after, gradients)
 
     @torch.no_grad()
-    def _update(
-        self,
-        trained: Sequence[Tensor],
-        gradients: Sequence[Tensor | None],
-        velocity: Tensor | None,
-    ) -> None:
-        velocities = None if velocity is None else self.architecture.parts(velocity)
-        for i, parameter, gradient in zip(
-            self.architecture.trained, trained, gradients, strict=True
-        ):
+    def _update(self, after: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        descent = self._descent(after)
+        for place, gradient in zip(self.architecture.trained, gradients, strict=True):
             # The loss does not depend on such a parameter: it stays, as in torch.optim.
-            if gradient is None:
-                continue
-            change = gradient
-            if velocities is not None:
-                # v <- mu v + gradient, without dampening. Velocities start at 0: the first is the
-                # gradient.
-                change = velocities[i].mul_(self.momentum).add_(gradient)
-            parameter.add_(change, alpha=-self.lr)
+            if gradient is not None:
+                descent.step(place, gradient)

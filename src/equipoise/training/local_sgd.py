@@ -29,7 +29,7 @@ from equipoise._utils.validation import (
     is_number,
 )
 from equipoise.attacks import Attack, DataAttack, MessageAttack
-from equipoise.training._batching import Batches
+from equipoise.training._batching import Batches, as_slice
 from equipoise.training._ensemble import (
     Backend,
     BatchLoss,
@@ -39,12 +39,16 @@ from equipoise.training._ensemble import (
     evaluation_traits,
 )
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
-from equipoise.training._linear_networks import LinearNetwork
+from equipoise.training._layer_chains import LayerChain
 from equipoise.training._loss_evaluation import LossEvaluation
 from equipoise.training._part import PartialBlocks, PartOfClients
 from equipoise.training._poisoning import Poisoning
 from equipoise.training._sgd_step import SGDStep
 
+# The most clients that are trained together: of 1,000 small ones, several threads get some.
+BLOCK_CLIENTS = 256
+# The same for networks with convolutions. More clients save less than 1 % of the time.
+BLOCK_CONVOLUTIONS = 2
 # Clients whose examples one model sees in one forward pass: more would leave no work for the
 # other threads.
 SHARED_PASS = 4
@@ -68,15 +72,18 @@ class LocalSGD:
     a rule, not by measuring, so that two runs are the same:
 
     - a model or a loss that draws random numbers, as dropout does: loop;
+    - layers whose gradients are known here, one after the other: batched. They are linear layers,
+      element-wise functions, and, with native kernels, the convolutions of `equipoise.models.cnn`;
     - all parameters in linear layers, or a device other than a CPU: batched, if
       ``torch.func.vmap`` supports the model;
     - anything else: threads.
 
-    Batched, 1,000 logistic regressions take a tenth of the time or less; the paper's network takes
-    four times as long. On cores with other load, ``"loop"`` can take ten times as long,
-    ``"threads"`` twice. `measure` times the backends for your own model: networks for very small
-    images can be faster batched. On a CPU, convolutions get images with their channels last in
-    memory, which saves a third of the time, unless the model does not support that.
+    Batched, 1,000 logistic regressions take a tenth of the time or less, and the paper's network
+    takes 0.9 of it; other networks with convolutions take several times as long. On cores with
+    other load, ``"loop"`` can take ten times as long, ``"threads"`` twice. `measure` times the
+    backends for your own model: networks for very small images can be faster batched. On a CPU,
+    convolutions get images with their channels last in memory, which saves a third of the time,
+    unless the model does not support that.
 
     Args:
         model: the architecture, in training or evaluation mode as it is given; its parameters are
@@ -164,7 +171,7 @@ class LocalSGD:
             examples = examples.with_channels_last()
         self._sample = examples
         self._loaded = examples if self._source is None else None
-        self._network = LinearNetwork.of(self._trained, x)
+        self._chain = LayerChain.of(self._trained, x)
         self._memory = RecycledMemory()  # for velocities and blocks of clients
         self.backend = self._choose_backend(backend)
         self._poisoning: Poisoning | None = None
@@ -175,17 +182,24 @@ class LocalSGD:
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
-            return "loop" if self._random else self._trained.fastest_backend(self._try_batched)
+            if self._random:
+                return "loop"
+            if self._chain is not None and self._batching_error() is None:
+                return "batched"
+            return self._trained.fastest_backend(self._try_batched)
         if backend != "loop" and self._random:
             expected = "'loop' for a model or a loss that draws random numbers"
             raise ValueError(f"backend must be {expected}, found {backend!r}")
         if backend == "batched":
-            error = self._trained.batching_error(self._try_batched)
+            error = self._batching_error()
             if error is not None:
                 expected = "'loop' or 'threads' for this model"
                 found = f"{backend!r}: {error}"
                 raise ValueError(f"backend must be {expected}, found {found}") from error
         return backend
+
+    def _batching_error(self) -> Exception | None:
+        return self._trained.batching_error(self._try_batched)
 
     def _try_batched(self, models: Tensor) -> None:
         """Train clients with these models on two examples of the first client, all at once."""
@@ -278,8 +292,8 @@ class LocalSGD:
     ) -> None:
         """Write every client's model after the local training of round t to ``out (n, d)``.
 
-        Only the ``clients`` of these ids are trained, if given. The others keep their velocity, and
-        their rows of ``out`` are not written. A trainer `of_clients` ignores the ids of others.
+        Only the ``clients`` of these ids are trained, if given. The others keep their model and
+        their velocity. A trainer `of_clients` ignores the ids of clients that are not its own.
         """
         self._trained.check(models, self._clean.n)
         self._trained.check(out, self._clean.n, name="out")
@@ -294,8 +308,13 @@ class LocalSGD:
             if velocity is None:
                 velocity = self._memory.take(models, *models.shape).zero_()
             before.append(velocity)
-            rows = None if clients is None else self._rows_of(clients)
-            after.append(self._velocity_after(velocity, rows))
+            # A round may fail, so the velocities before it are not updated in place.
+            after.append(self._memory.take(velocity, *velocity.shape))
+        if clients is not None:
+            ids = (~as_mask(self._rows_of(clients), len(out))).nonzero().flatten()
+            untrained = as_slice(ids, out)
+            for old, new in zip(before, after, strict=True):
+                new[untrained] = old[untrained]
         step = self._step(t, before, after)
         for i in range(self.steps):
             seeds = self._seeds("model", t, i) if self._random else None
@@ -311,7 +330,7 @@ class LocalSGD:
     def _step(self, t: int, before: list[Tensor], after: list[Tensor]) -> SGDStep:
         return SGDStep(
             self._trained,
-            self._network,
+            self._chain,
             self._memory,
             self.loss,
             self._rate(t),
@@ -329,14 +348,14 @@ class LocalSGD:
         return self._batches[1]
 
     def _make_batches(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
-        batch_size, d = self.batch_size, self._trained.d
+        batch_size, d, most = self.batch_size, self._trained.d, self._most_together(self.backend)
         if self._part is None or self.backend != "batched":
             every = torch.arange(examples.n, device="cpu")
             rows = every if clients is None else self._rows_of(clients)
-            return Batches(examples, rows, rows, batch_size=batch_size, backend=self.backend, d=d)
+            return Batches(examples, rows, rows, batch_size=batch_size, d=d, most=most)
         every = torch.arange(self._part.n, device="cpu")
         trained = every if clients is None else clients.cpu()
-        return PartialBlocks(examples, self._part, trained, batch_size=batch_size, d=d)
+        return PartialBlocks(examples, self._part, trained, batch_size=batch_size, d=d, most=most)
 
     def _rows_of(self, clients: Tensor) -> Tensor:
         """The rows of models of some clients, without those of other processes."""
@@ -344,6 +363,13 @@ class LocalSGD:
             return clients.cpu()
         rows = self._part.rows[clients.cpu()]
         return rows[rows >= 0]
+
+    def _most_together(self, backend: Backend) -> int:
+        """The most clients in a block."""
+        if backend != "batched":
+            return 1
+        convolves = self._chain is not None and self._chain.convolves
+        return BLOCK_CONVOLUTIONS if convolves else BLOCK_CLIENTS
 
     def _rate(self, t: int) -> float:
         """The learning rate of round t."""
@@ -354,14 +380,6 @@ class LocalSGD:
             expected = "a finite number >= 0 for every round"
             raise ValueError(f"lr must return {expected}, found {rate!r} for round {t}")
         return float(rate)
-
-    def _velocity_after(self, before: Tensor, clients: Tensor | None) -> Tensor:
-        """Memory for velocities: a round may fail, so those before it are not updated in place."""
-        after = self._memory.take(before, *before.shape)
-        if clients is not None:
-            untrained = (~as_mask(clients, len(before))).nonzero().flatten().to(before.device)
-            after[untrained] = before[untrained]
-        return after
 
     def _examples(self, t: int) -> Examples:
         return self._clean if self._poisoning is None else self._poisoning.examples(t)
@@ -429,16 +447,16 @@ class LocalSGD:
             seeds = [of_client[client] for client in clients.tolist()]
         # A stride of 0 is one model, expanded to several rows.
         same = models.stride(0) == 0 and not self._traits.batch_dependent
+        most = self._most_together(backend)
         batches = Batches(
             examples,
             clients,
             batch_size=self.batch_size,
-            backend=backend,
             d=self._evaluated.d,
-            most=SHARED_PASS if same else 1,
+            most=max(most, SHARED_PASS) if same else most,
         )
         losses = models.new_empty(len(models))
-        evaluation = LossEvaluation(self._evaluated, self._mean_loss, models, losses)
+        evaluation = LossEvaluation(self._evaluated, self._chain, self._mean_loss, models, losses)
         evaluation.run(batches, positions, self._memory, backend, same=same, seeds=seeds)
         return losses
 
@@ -517,7 +535,7 @@ class LocalSGD:
         """
         check_count("repeats", repeats, 1)
         backends: list[Backend] = ["loop"] if self._random else ["loop", "threads"]
-        if not self._random and self._trained.batching_error(self._try_batched) is None:
+        if not self._random and self._batching_error() is None:
             backends.append("batched")
         return {
             backend: min(self._seconds(backend, models, t) for _ in range(repeats))

@@ -17,9 +17,9 @@ class Trainer(Protocol):
     - ``loss_of(t)`` returns the losses that UBAR needs;
     - ``samples`` is the number of examples of every client;
     - ``restarted()`` returns the trainer as it was before its first round;
-    - ``train_into(out, models, t, clients=...)`` writes the trained models of some clients to their
-      rows of ``out``, so that rounds need no new memory, and clients that no other client hears
-      need no training;
+    - ``train_into(out, models, t, clients=...)`` writes the models after training to ``out``, so
+      that rounds need no new memory. If ``clients`` are given, only these are trained, because no
+      other client hears the rest, and the rest keep their models;
     - ``of_clients(clients, gather=...)`` returns a trainer of some clients, of which row i of the
       models is the i-th, for a simulation in several processes. Its ``samples`` are of all clients:
       ``gather`` turns numbers of these clients (b,) into those of all (n,). So are the ids in

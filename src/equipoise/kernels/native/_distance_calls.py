@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.kernels.native._calls import (
     HALVES,
+    Floats,
     addresses,
     array,
     compact,
     in_float32,
+    pointer,
     summed_parts,
 )
 from equipoise.kernels.native._library import function, in_threads, tile_rows
@@ -31,10 +34,11 @@ def squared_norms(x: Tensor) -> Tensor:
     rows = addresses([x])
     call = function("norms", x)
     parts = summed_parts(x.shape[1])
-    sums = torch.zeros(len(parts), len(x), dtype=torch.float64, device="cpu")
+    sums = np.zeros((len(parts), len(x)))
+    targets = _row_pointers(sums)
 
     def run(part: int) -> int:
-        return call(*array(rows), *parts[part], sums[part].data_ptr())
+        return call(*array(rows), *parts[part], targets[part])
 
     in_threads(run, len(parts), x.numel())
     return _add_in_order(sums)
@@ -67,10 +71,11 @@ def exact_measure(
     inputs = [y.contiguous() for y in (left, right, before, after)]
     pairs = (inputs[0].data_ptr(), inputs[1].data_ptr(), len(left))
     scales = (inputs[2].data_ptr(), inputs[3].data_ptr())
-    sums = torch.zeros(len(parts), len(left), dtype=torch.float64, device="cpu")
+    sums = np.zeros((len(parts), len(left)))
+    targets = _row_pointers(sums)
 
     def run(part: int) -> int:
-        return call(*array(rows), *pairs, *scales, differ, *parts[part], sums[part].data_ptr())
+        return call(*array(rows), *pairs, *scales, differ, *parts[part], targets[part])
 
     in_threads(run, len(parts), len(left) * x.shape[1])
     return _add_in_order(sums)
@@ -204,23 +209,31 @@ def _measure_pairs(
     """
     parts = summed_parts(x.shape[1])
     call = function("measure", x)
-    sums = torch.zeros(len(parts), pairs + len(rows), dtype=torch.float64, device="cpu")
+    sums = np.zeros((len(parts), pairs + len(rows)))
+    targets = _row_pointers(sums)
+    norms = pairs * sums.itemsize  # measures of pairs first, then squared norms of rows
     pointers = (None, None) if ends is None else (ends[0].data_ptr(), ends[1].data_ptr())
+    arguments = (*array(rows), *tiles, *pointers, pairs, differ)
 
     def run(part: int) -> int:
-        # Measures of pairs first, then squared norms of rows, both of these columns alone.
-        out = sums[part]
-        results = (out.data_ptr(), out[pairs:].data_ptr())
-        return call(*array(rows), *tiles, *pointers, pairs, differ, *parts[part], *results)
+        # Of these columns alone.
+        return call(*arguments, *parts[part], targets[part], targets[part] + norms)
 
-    in_threads(run, len(parts), (pairs + len(rows)) * x.shape[1])
+    in_threads(run, len(parts), sums.shape[1] * x.shape[1])
     total = _add_in_order(sums)
     return total[:pairs], total[pairs:]
 
 
-def _add_in_order(sums: Tensor) -> Tensor:
-    """The sum of all rows in their order; that of `Tensor.sum` depends on the number of columns."""
-    total = sums[0] if len(sums) else sums.new_zeros(sums.shape[1])
+def _row_pointers(sums: Floats) -> range:
+    """The addresses of the rows of a matrix."""
+    start = pointer(sums)
+    step = max(sums.shape[1], 1) * sums.itemsize
+    return range(start, start + len(sums) * step, step)
+
+
+def _add_in_order(sums: Floats) -> Tensor:
+    """The sum of all rows in their order; that of `sum` depends on the number of columns."""
+    total = np.zeros(sums.shape[1]) if not len(sums) else sums[0]
     for part in sums[1:]:
         total += part
-    return total
+    return torch.from_numpy(total)

@@ -27,7 +27,7 @@ class FusedSequential(nn.Sequential):
         layers = list(self)
         i = 0
         while i < len(layers):
-            if _can_fuse(layers[i : i + 3]):
+            if can_fuse_layers(layers[i : i + 3]):
                 # Imported here, so that the library is loaded only if a model can use it.
                 from equipoise.training._fused import _convolution
 
@@ -43,7 +43,7 @@ class FusedSequential(nn.Sequential):
         return x
 
 
-def _can_fuse(layers: Sequence[nn.Module]) -> bool:
+def can_fuse_layers(layers: Sequence[nn.Module]) -> bool:
     """Whether these are a convolution, a pooling and a ReLU that can be computed in one step."""
     # Exact classes: a subclass may compute something else. Fewer than three layers never match.
     if [type(layer) for layer in layers] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU]:

@@ -57,60 +57,64 @@ TARGET static ALWAYS_INLINE void NAME(pairs_of_strip)(
 }
 
 /* All pairs of the rows of the first `tiles` tiles with all rows from their own tile, or from the
- * tile `others`, on. Rows are filled up to whole tiles. */
-TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, NAME(panel) *panel,
-                                                      int64_t tiles, int64_t others,
-                                                      int64_t columns, int differ,
+ * tile `others`, on. Rows are filled up to whole tiles. Some right rows at a time meet all left
+ * rows, so that they stay in the first-level cache. */
+TARGET static ALWAYS_INLINE void NAME(tiles_of_strip)(const SCALAR *strip, const SCALAR *const *at,
+                                                      NAME(panel) *panel, int64_t tiles,
+                                                      int64_t others, int64_t columns, int differ,
                                                       SCALAR *totals) {
-    int64_t wide = panel->wide, filled = panel->filled, stop = tiles * TILE_ROWS;
-    for (int64_t i = 0; i < stop; i += TILE_ROWS) {
-        NAME(prefetch)(panel, i + TILE_ROWS, stop);
-        for (int64_t j = i < others * TILE_ROWS ? others * TILE_ROWS : i; j < filled;
-             j += TILE_ROWS) {
+    int64_t wide = panel->wide, size = panel->filled / TILE_ROWS;
+    for (int64_t from = 0; from < size; from += RIGHT_TILES) {
+        SCALAR *sums = totals; /* of the first pair of a row of tiles */
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t first = i < others ? others : i;
             const SCALAR *left[TILE_ROWS], *right[TILE_ROWS];
-            for (int r = 0; r < TILE_ROWS; r++) {
-                left[r] = strip + (i + r) * wide;
-                right[r] = strip + (j + r) * wide;
+            for (int r = 0; r < TILE_ROWS; r++) left[r] = ROW(i * TILE_ROWS + r);
+            NAME(prefetch)(panel, from * tiles + i + 1, size * tiles);
+            for (int64_t j = from < first ? first : from; j < size && j < from + RIGHT_TILES; j++) {
+                for (int r = 0; r < TILE_ROWS; r++) right[r] = ROW(j * TILE_ROWS + r);
+                NAME(tile)(left, TILE_ROWS, right, TILE_ROWS, columns, differ,
+                           sums + (j - first) * TILE_ROWS * TILE_ROWS * LANES);
             }
-            NAME(tile)(left, TILE_ROWS, right, TILE_ROWS, columns, differ, totals);
-            totals += TILE_ROWS * TILE_ROWS * LANES;
+            sums += (size - first) * TILE_ROWS * TILE_ROWS * LANES;
         }
     }
 }
 
-/* Adds the squares of MIN_STRIP columns of some rows to totals. Rows are interleaved, since the
- * additions of a single row would wait for each other. */
+/* Adds the squares of some rows to totals, MIN_STRIP columns at a time. Rows are interleaved, since
+ * the additions of a single row would wait for each other. */
 TARGET static ALWAYS_INLINE void NAME(add_squares)(const SCALAR *const *rows, int count,
-                                                   SCALAR *totals) {
-    VECTOR sums[4];
-    for (int r = 0; r < count; r++) sums[r] = BROADCAST(0);
-    for (int64_t c = 0; c < MIN_STRIP; c += LANES)
-        for (int r = 0; r < count; r++) {
-            VECTOR value = LOAD(rows[r] + c);
-            sums[r] = MUL_ADD(value, value, sums[r]);
-        }
-    for (int r = 0; r < count; r++)
-        STORE(totals + r * LANES, ADD(LOAD(totals + r * LANES), sums[r]));
+                                                   int64_t columns, SCALAR *totals) {
+    VECTOR sums[4], total[4];
+    for (int r = 0; r < count; r++) total[r] = LOAD(totals + r * LANES);
+    for (int64_t c = 0; c < columns; c += MIN_STRIP) {
+        for (int r = 0; r < count; r++) sums[r] = BROADCAST(0);
+        for (int64_t k = c; k < c + MIN_STRIP; k += LANES)
+            for (int r = 0; r < count; r++) {
+                VECTOR value = LOAD(rows[r] + k);
+                sums[r] = MUL_ADD(value, value, sums[r]);
+            }
+        for (int r = 0; r < count; r++) total[r] = ADD(total[r], sums[r]);
+    }
+    for (int r = 0; r < count; r++) STORE(totals + r * LANES, total[r]);
 }
 
 /* Adds the squares of a strip, `done` columns after the first, to totals, and these to norms. The
  * order of additions is the same for any strip width and with any other measurements: MIN_STRIP
- * columns at a time, flushed every NORM_FLUSH_COLUMNS. Otherwise the results of a rule would depend
- * on the rules that used the same inbox before. */
+ * columns at a time, flushed every NORM_FLUSH_COLUMNS, of which PAIR_STRIP is a divisor. Otherwise
+ * the results of a rule would depend on the rules that used the same inbox before. */
 TARGET static ALWAYS_INLINE void NAME(squares_of_strip)(
     const SCALAR *strip, const SCALAR *const *at, int64_t count, int64_t wide, int64_t columns,
     int64_t done, SCALAR *totals, double *norms) {
-    for (int64_t c = 0; c < columns; c += MIN_STRIP) {
-        for (int64_t r = 0; r < count; r += 4) {
-            const SCALAR *rows[4];
-            int some = count - r < 4 ? (int)(count - r) : 4;
-            for (int s = 0; s < some; s++) rows[s] = ROW(r + s) + c;
-            if (some == 4) NAME(add_squares)(rows, 4, totals + r * LANES);
-            else for (int s = 0; s < some; s++)
-                NAME(add_squares)(rows + s, 1, totals + (r + s) * LANES);
-        }
-        if ((done + c + MIN_STRIP) % NORM_FLUSH_COLUMNS == 0) NAME(flush)(totals, count, norms);
+    for (int64_t r = 0; r < count; r += 4) {
+        const SCALAR *rows[4];
+        int some = count - r < 4 ? (int)(count - r) : 4;
+        for (int s = 0; s < some; s++) rows[s] = ROW(r + s);
+        if (some == 4) NAME(add_squares)(rows, 4, columns, totals + r * LANES);
+        else for (int s = 0; s < some; s++)
+            NAME(add_squares)(rows + s, 1, columns, totals + (r + s) * LANES);
     }
+    if ((done + columns) % NORM_FLUSH_COLUMNS == 0) NAME(flush)(totals, count, norms);
 }
 
 /* Whether the pairs fit the rows: indices in range, or as many pairs as the tiles have. */
@@ -143,7 +147,7 @@ TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_
     int failed = !panel.memory || !totals;
     if (!failed) memset(totals, 0, (size_t)((pairs + count) * LANES) * sizeof(SCALAR));
     for (int64_t c = from; !failed && c < to; c += panel.wide) {
-        int in_place = !tiles && NAME(in_place)(&panel, c, to, at);
+        int in_place = NAME(in_place)(&panel, c, to, pairs > count, at);
         const SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
         /* The columns that exist. Zeros up to a whole MIN_STRIP add nothing. */
         int64_t columns = to - c < PAIR_STRIP ? (to - c + MIN_STRIP - 1) / MIN_STRIP * MIN_STRIP
@@ -153,11 +157,14 @@ TARGET static int NAME(measure)(const SCALAR *const *rows, int64_t count, int64_
     NAME(squares_of_strip)(strip, at, count, panel.wide, columns, c - from, squares, norms)
 #define PAIRS(at, differ) \
     NAME(pairs_of_strip)(strip, at, &panel, left, right, pairs, columns, differ, totals)
-#define TILES(differ) NAME(tiles_of_strip)(strip, &panel, tiles, others, columns, differ, totals)
+#define TILES(at, differ) \
+    NAME(tiles_of_strip)(strip, at, &panel, tiles, others, columns, differ, totals)
         if (in_place) SQUARES(at);
         else SQUARES(NULL);
-        if (tiles && differ) TILES(1);
-        else if (tiles) TILES(0);
+        if (tiles && in_place && differ) TILES(at, 1);
+        else if (tiles && in_place) TILES(at, 0);
+        else if (tiles && differ) TILES(NULL, 1);
+        else if (tiles) TILES(NULL, 0);
         else if (in_place && differ) PAIRS(at, 1);
         else if (in_place) PAIRS(at, 0);
         else if (differ) PAIRS(NULL, 1);
@@ -221,13 +228,13 @@ TARGET static int NAME(norms)(const SCALAR *const *rows, int64_t count, int64_t 
                 for (int64_t k = 0; k < MIN_STRIP; k += LINE_SCALARS)
                     PREFETCH(at[s] + AHEAD_BYTES / (int64_t)sizeof(SCALAR) + k);
             }
-            if (some == 4 && to - c >= MIN_STRIP) NAME(add_squares)(at, 4, totals);
+            if (some == 4 && to - c >= MIN_STRIP) NAME(add_squares)(at, 4, MIN_STRIP, totals);
             else for (int s = 0; s < some; s++) {
                 if (to - c < MIN_STRIP) {
                     NAME(pack)(at[s], at[s], to - c, MIN_STRIP, 0, packed, BROADCAST(0));
                     at[s] = packed;
                 }
-                NAME(add_squares)(at + s, 1, totals + s * LANES);
+                NAME(add_squares)(at + s, 1, MIN_STRIP, totals + s * LANES);
             }
             if ((c + MIN_STRIP - from) % NORM_FLUSH_COLUMNS == 0)
                 NAME(flush)(totals, some, norms + r);

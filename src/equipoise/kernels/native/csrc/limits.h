@@ -37,14 +37,16 @@
 #define MAX_VALUES 512
 /* Values that need no list of steps: two halves, each sorted in registers. */
 #define MAX_COMPILED (2 * MAX_IN_REGISTERS)
-/* Rows that are used in place, without packing. */
+/* Rows that are used in place, without packing: whole tiles. */
 #define IN_PLACE_ROWS 24
 /* How far ahead a row is prefetched while its norm is measured: beyond the end of its page. */
 #define AHEAD_BYTES 8192
+/* Tiles of rows that all rows are compared with at a time: 16 KiB of PAIR_STRIP float32. */
+#define RIGHT_TILES 4
 /* Rows that one row is compared with at a time, in a sparse graph. */
 #define MAX_PARTNERS 8
-/* Vectors of a sum that do not wait for each other. */
-#define MAX_SUM_VECTORS 8
+/* Vectors in a strip of sums that exceeds the first-level cache. */
+#define WIDE_VECTORS 8
 /* The largest DENSE_RECEIVERS of all instruction sets. */
 #define MIN_DENSE_RECEIVERS 6
 

@@ -43,7 +43,7 @@ static NAME(panel) NAME(new_panel)(const SCALAR *const *rows, int64_t count, int
     NAME(panel) panel = {
         .memory = allocate(size * width), .rows = rows, .count = count, .filled = filled,
         .wide = wide, .width = width, .start = -width, .prefetched = count, .finite = 1,
-        .scattered = filled == count && NAME(are_scattered)(rows, count),
+        .scattered = filled <= IN_PLACE_ROWS && NAME(are_scattered)(rows, count),
     };
     if (panel.memory) memset(panel.memory, 0, (size_t)(filled * width) * sizeof(SCALAR));
     return panel;
@@ -141,10 +141,20 @@ TARGET static inline void NAME(prefetch_rows)(const NAME(panel) *panel, const SC
 
 /* Few rows are used in place, except for the incomplete strip at their end: a strip of them fits
  * the first-level cache without packing. Returns whether `at` holds their addresses. Nothing is
- * prefetched: the CPU follows so few rows by itself, and faster if they come from memory. */
-static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, const SCALAR **at) {
+ * prefetched: the CPU follows so few rows by itself, and faster if they come from memory. If rows
+ * are used `often`, those that are not aligned are packed: half of the vectors of AVX2 and all
+ * vectors of AVX-512 lie in two cache lines there, and take two loads each. */
+TARGET static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, int often,
+                                        const SCALAR **at) {
     if (!panel->scattered || to - c < panel->wide) return 0;
-    for (int64_t r = 0; r < panel->count; r++) at[r] = panel->rows[r] + c;
+    for (int64_t r = panel->count; r < panel->filled; r++) at[r] = panel->memory + r * panel->wide;
+    for (int64_t r = 0; r < panel->count; r++) {
+        at[r] = panel->rows[r] + c;
+        if (!often || (uintptr_t)at[r] % 64 == 0) continue;
+        SCALAR *packed = panel->memory + r * panel->wide;
+        for (int64_t k = 0; k < panel->wide; k += LANES) STORE(packed + k, LOAD(at[r] + k));
+        at[r] = packed;
+    }
     panel->prefetched = panel->count;
     return 1;
 }

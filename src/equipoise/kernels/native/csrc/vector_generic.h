@@ -1,5 +1,6 @@
 /* The vectors of the compiler, for any CPU: VECTOR, and MASK for the result of a comparison. */
 #define ROW_VECTORS 4
+#define SUM_VECTORS 8
 #define DENSE_RECEIVERS 2
 #define TILE_ROWS 3
 #define LANES (16 / (int)sizeof(SCALAR))

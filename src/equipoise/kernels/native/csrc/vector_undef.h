@@ -2,6 +2,7 @@
 #undef SCALAR
 #undef TYPE
 #undef ROW_VECTORS
+#undef SUM_VECTORS
 #undef DENSE_RECEIVERS
 #undef TILE_ROWS
 #undef VECTOR

@@ -1,10 +1,12 @@
 /* The vectors of AVX2 or, where HAS_AVX512 is defined, of AVX-512. INTRINSIC prefixes intrinsics.
  *
  * A key is an integer that compares like its float: some CPUs compare integers twice as fast.
+ * SUM_VECTORS of a sum are in registers, and do not wait for each other.
  * FLIP reverses the order of negative numbers, whose sign bit is set, and is its own inverse. */
 #define ROW_VECTORS 4
 #ifdef HAS_AVX512
 #define DENSE_RECEIVERS 6
+#define SUM_VECTORS 16
 #define TILE_ROWS 4
 #define VECTOR __m512
 #define KEY __m512i
@@ -18,6 +20,7 @@
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes)
 #else
 #define DENSE_RECEIVERS 2
+#define SUM_VECTORS 8
 #define TILE_ROWS 3
 #define VECTOR __m256
 #define KEY __m256i
@@ -50,6 +53,7 @@
 #define ROW_VECTORS 4
 #ifdef HAS_AVX512
 #define DENSE_RECEIVERS 6
+#define SUM_VECTORS 16
 #define TILE_ROWS 4
 #define VECTOR __m512d
 #define LANES 8
@@ -57,6 +61,7 @@
     _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), no, yes)
 #else
 #define DENSE_RECEIVERS 2
+#define SUM_VECTORS 8
 #define TILE_ROWS 3
 #define VECTOR __m256d
 #define LANES 4

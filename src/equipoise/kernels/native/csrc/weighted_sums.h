@@ -71,14 +71,17 @@ TARGET static ALWAYS_INLINE VECTOR NAME(add_edges)(const SCALAR *strip, const SC
                                                    const SCALAR *weights, int64_t count,
                                                    int64_t run, int vectors, SCALAR *result,
                                                    int stream, VECTOR odd) {
-    VECTOR sum[MAX_SUM_VECTORS], total[MAX_SUM_VECTORS];
+    VECTOR sum[SUM_VECTORS], total[SUM_VECTORS];
     int64_t e = 0, stop = run ? run : count;
+    /* Addresses are loaded a row ahead: the loads of a row would wait for them. */
+    const SCALAR *next = count ? ROW(edges[0]) + k : NULL;
     for (int s = 0; s < vectors; s++) total[s] = BROADCAST(0);
     for (;; stop = stop + run < count ? stop + run : count) {
         for (int s = 0; s < vectors; s++) sum[s] = BROADCAST(0);
         for (; e < stop; e++) {
-            const SCALAR *row = ROW(edges[e]) + k;
+            const SCALAR *row = next;
             VECTOR weight = BROADCAST(weights[e]);
+            if (e + 1 < count) next = ROW(edges[e + 1]) + k;
             for (int s = 0; s < vectors; s++)
                 sum[s] = MUL_ADD(weight, LOAD(row + s * LANES), sum[s]);
         }
@@ -104,7 +107,8 @@ TARGET static ALWAYS_INLINE VECTOR NAME(add_list)(const SCALAR *strip, const SCA
     for (; k + vectors * LANES <= wide; k += vectors * LANES)                                 \
         odd = NAME(add_edges)(strip, at, wide, k, edges, weights, count, run, vectors, result, \
                               stream, odd)
-    ADD_EDGES(MAX_SUM_VECTORS);
+    if (!run) ADD_EDGES(SUM_VECTORS); /* runs need registers for totals, too */
+    ADD_EDGES(WIDE_VECTORS);
     ADD_EDGES(ROW_VECTORS);
 #undef ADD_EDGES
     return odd;
@@ -124,8 +128,8 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
         return OUT_OF_RANGE;
     for (int64_t i = 0; i < lists; i++)
         if (!out[i] && (!inner || inner[i] < count || inner[i] >= filled)) return OUT_OF_RANGE;
-    /* Wide enough for MAX_SUM_VECTORS, unless the strip would exceed the second-level cache. */
-    int64_t wide = MAX_SUM_VECTORS * LANES;
+    /* Wide enough for WIDE_VECTORS, unless the strip would exceed the second-level cache. */
+    int64_t wide = WIDE_VECTORS * LANES;
     int64_t size = filled * wide * (int64_t)sizeof(SCALAR);
     if (size <= L1_BYTES || size > HALF_L2_BYTES || wide < MIN_STRIP) wide = 0;
     /* A single sum uses each row once, and short pieces of all rows in turn suit memory best. */
@@ -136,7 +140,7 @@ TARGET static int NAME(sums)(const SCALAR *const *rows, int64_t count, int64_t f
     VECTOR odd = BROADCAST(0);
     if (!panel.memory) return NO_MEMORY;
     for (int64_t c = from; c < to; c += panel.wide) {
-        int in_place = NAME(in_place)(&panel, c, to, at);
+        int in_place = filled == count && NAME(in_place)(&panel, c, to, lists > 1, at);
         SCALAR *strip = in_place ? NULL : NAME(strip)(&panel, c, to, 0);
         for (int64_t i = 0; i < lists; i++) {
             const int64_t *some = edges + starts[i];

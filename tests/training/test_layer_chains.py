@@ -1,4 +1,4 @@
-"""Steps of linear networks equal those of autograd."""
+"""Steps of chains of layers equal those of autograd."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from equipoise._utils.recycled_memory import RecycledMemory
+from equipoise.kernels import native
 from equipoise.training._ensemble._losses import BatchLoss
 from equipoise.training._ensemble._stacked import Stacked
-from equipoise.training._linear_networks import LinearNetwork
+from equipoise.training._examples import Batch
+from equipoise.training._layer_chains import LayerChain
+from equipoise.training._sgd_step import SGDStep
 
 X = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(4, (3, 5), generator=torch.Generator().manual_seed(1))
@@ -41,21 +45,22 @@ def descended(
 ) -> tuple[Tensor, Tensor]:
     """Models and velocities after a step at rate 0.1 from velocities of ones."""
     architecture, models = stacked(make())
-    network = LinearNetwork.of(architecture, x[0])
-    assert network is not None
-    velocity = torch.ones_like(models)
-    velocities = architecture.parts(velocity) if momentum else None
-    network.descend(architecture.parts(models), x, y, loss, 0.1, velocities, momentum)
-    return models, velocity
+    chain = LayerChain.of(architecture, x[0])
+    assert chain is not None
+    step = SGDStep(
+        architecture,
+        chain,
+        RecycledMemory(),
+        loss,
+        lr=0.1,
+        momentum=momentum,
+        before=[models, torch.ones_like(models)],
+        after=[models.clone(), torch.ones_like(models)],
+    )
+    step.train_together(Batch(slice(0, len(x)), x, y))
+    return step.after[0], step.after[1]
 
 
-@pytest.fixture(params=[1 << 14, 1], ids=["together", "one by one"])
-def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products for all clients at once, and for one client after the other."""
-    monkeypatch.setattr("equipoise.training._linear_networks.LARGE", request.param)
-
-
-@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -78,6 +83,41 @@ def test_images_are_flattened() -> None:
     images = X.view(3, 5, 1, 2, 3)
     flattened = descended(NETWORKS["flattened"], images, Y, loss)[0]
     assert torch.equal(flattened, descended(NETWORKS["flattened"], X, Y, loss)[0])
+
+
+IMAGES = torch.rand(3, 5, 1, 11, 12, generator=torch.Generator().manual_seed(3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(60, 4)
+    )
+
+
+def deep() -> nn.Module:
+    """Two convolutions, and functions before and between them."""
+    return nn.Sequential(
+        nn.Tanh(),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU()),
+        nn.SiLU(),
+        *(nn.Conv2d(3, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2, 4)),
+    )
+
+
+@pytest.mark.skipif(not native.available(), reason="convolutions are fused in C only")
+@pytest.mark.parametrize("make", [convolutional, deep])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_convolutions_equal_autograd(make: Any, momentum: float) -> None:
+    loss = BatchLoss(cross_entropy, "mean")
+    torch.manual_seed(0)
+    models, _ = descended(make, IMAGES, Y, loss, momentum)
+    architecture, before = stacked(make())
+    for row, x, y, after in zip(before, IMAGES, Y, models, strict=True):
+        with architecture.replica() as replica:
+            replica.vector.copy_(row)
+            gradients = torch.autograd.grad(loss(replica.module(x), y), replica.trained)
+        gradient = torch.cat([part.flatten() for part in gradients])
+        torch.testing.assert_close(after, row - 0.1 * (momentum + gradient))
 
 
 def test_regression() -> None:
@@ -128,4 +168,4 @@ OTHERS = {
 
 @pytest.mark.parametrize(("make", "x"), OTHERS.values(), ids=OTHERS.keys())
 def test_other_models_use_autograd(make: Any, x: Tensor) -> None:
-    assert LinearNetwork.of(Stacked(make()), x) is None
+    assert LayerChain.of(Stacked(make()), x) is None

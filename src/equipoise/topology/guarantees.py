@@ -1,0 +1,231 @@
+"""Conditions on a graph under which theorems about rules hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from equipoise._utils.validation import check_count, check_number
+from equipoise.topology.measures import GraphMeasures
+
+UNKNOWN = "no guarantee on graphs is known"
+NO_PLACES = "pass malicious: the condition depends on their places"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the theory of a rule covers a graph, and the number that decides.
+
+    ``covered`` is None if this is not known: there is no theory, or its condition was not checked.
+    """
+
+    covered: bool | None
+    reason: str
+
+
+@runtime_checkable
+class Guarantee(Protocol):
+    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph."""
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Whether the theory covers the graph of this graph."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoMalicious:
+    """The rule is not robust: one malicious neighbor moves the aggregate anywhere.
+
+    >>> eq.topology.NoMalicious().judge(eq.Topology.ring(5).diagnose([0])).covered
+    False
+    """
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if no benign client has a malicious neighbor."""
+        f = int(graph.malicious_degree.max())
+        return Verdict(f == 0, f"f = {f}; one malicious neighbor moves the aggregate anywhere")
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """The rule drops the f largest and smallest values of each coordinate.
+
+    Benign clients reach a consensus on each coordinate, between the benign extremes, in every graph
+    that is (2f + 1)-robust, and in none that is not (f + 1)-robust, where f is the largest number
+    of malicious neighbors, wherever they are (LeBlanc et al., 2013).
+
+    >>> graph = eq.Topology.complete(9).diagnose(tolerated=2)
+    >>> eq.topology.Trimming().judge(graph)
+    Verdict(covered=True, reason='r = 5 >= 2f + 1 = 5')
+    """
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if the graph is (2f + 1)-robust."""
+        if exceeded := _exceeded(graph):
+            return exceeded
+        f = graph.most_tolerated
+        r = graph.robustness
+        enough = 2 * f + 1
+        necessary = f + 1
+        if r.lower >= enough:
+            return Verdict(True, f"r = {r} >= 2f + 1 = {enough}")
+        if r.upper < necessary:
+            return Verdict(False, f"r = {r} < f + 1 = {necessary}")
+        return Verdict(None, f"r = {r}; {necessary} is necessary, 2f + 1 = {enough} is sufficient")
+
+
+@dataclass(frozen=True)
+class Spectral:
+    r"""The rule is (b, rho)-robust gossip: it covers graphs with :math:`\mu_2 > 2 \rho b`.
+
+    :math:`\mu_2` is the algebraic connectivity of the benign subgraph, with the gossip weights of
+    its edges, and b is the largest weight that a client tolerates. Gaucher, Dieuleveut and
+    Hendrikx, *Unified Breakdown Analysis for Byzantine Robust Gossip*, ICML 2025.
+
+    The (b, rho) inequality, summed over all clients x, bounds the error e of the rule by
+    :math:`\|e\|^2 \leq 2 \rho b \, x^T L x \leq (2 \rho b / \mu_2) \|L x\|^2`. It is smaller than
+    the step of plain averaging under the condition, so that disagreement shrinks.
+
+    >>> graph = eq.Topology.complete(20).diagnose([0])
+    >>> eq.topology.Spectral(rho=2).judge(graph)
+    Verdict(covered=True, reason='mu_2 = 0.95 > 4b = 0.2')
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        check_number("rho", self.rho, positive=True)
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if the benign subgraph is well connected for the tolerated weight."""
+        if exceeded := _exceeded(graph):
+            return exceeded
+        mu = graph.weighted_connectivity
+        if graph.malicious is None:
+            return Verdict(None, NO_PLACES)
+        if mu is None:
+            return Verdict(None, "needs symmetric weights and two benign clients")
+        needed = 2 * self.rho * graph.tolerated_weight
+        sign = ">" if mu > needed else "<="
+        return Verdict(mu > needed, f"mu_2 = {mu:.3g} {sign} {2 * self.rho:g}b = {needed:.3g}")
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Each client needs ``per_malicious * f + more`` messages, one of which may be its own model.
+
+    Such a theorem is about the aggregate of one client, in one round. That clients reach a
+    consensus does not follow from it.
+
+    Args:
+        per_malicious: messages for each malicious neighbor.
+        more: further messages.
+        own_counts: the client's own model is one of the messages.
+
+    >>> krum = eq.topology.Neighbors(2, 3)
+    >>> krum.judge(eq.Topology.complete(8).diagnose(tolerated=2))
+    Verdict(covered=True, reason='k >= 2f + 3 at all clients; bounds each aggregate only')
+    """
+
+    per_malicious: int
+    more: int
+    own_counts: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("per_malicious", self.per_malicious, 1)
+        check_count("more", self.more, 0)
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if all benign clients have enough neighbors for the number they tolerate."""
+        if exceeded := _exceeded(graph):
+            return exceeded
+        f = graph.tolerated
+        found = graph.degrees + self.own_counts
+        needed = self.per_malicious * f + self.more
+        # A client that nobody can attack needs no guarantee.
+        short = (graph.benign & (found < needed) & (f > 0)).nonzero().flatten()
+        name = "k + 1" if self.own_counts else "k"
+        condition = f"{name} >= {self.per_malicious}f + {self.more}"
+        if not len(short):
+            return Verdict(True, f"{condition} at all clients; bounds each aggregate only")
+        first = int(short[0])
+        return Verdict(
+            False,
+            f"{name} = {int(found[first])} < {self.per_malicious}f + {self.more} = "
+            f"{int(needed[first])} at client {first}"
+            + (f" and {len(short) - 1} more" if len(short) > 1 else ""),
+        )
+
+
+@dataclass(frozen=True)
+class BenignConnected:
+    """The theory assumes that benign clients are connected among themselves.
+
+    ``note`` says what the theorem leaves open.
+
+    >>> eq.topology.BenignConnected().judge(eq.Topology.ring(6).diagnose([0, 3]))
+    Verdict(covered=False, reason='benign clients form 2 components')
+    """
+
+    note: str = ""
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if the benign subgraph is connected."""
+        if graph.malicious is None:
+            return Verdict(None, NO_PLACES)
+        if graph.components > 1:
+            return Verdict(False, f"benign clients form {graph.components} components")
+        note = f"; {self.note}" if self.note else ""
+        return Verdict(True, f"benign clients are connected{note}")
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """There is a theorem, but its condition cannot be computed from the graph; ``why`` says so.
+
+    >>> eq.topology.NotChecked("the step size decides").judge(eq.Topology.ring(3).diagnose())
+    Verdict(covered=None, reason='the step size decides')
+    """
+
+    why: str
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Not known."""
+        return Verdict(None, self.why)
+
+
+def _exceeded(graph: GraphMeasures) -> Verdict | None:
+    """Not covered if a client has more malicious neighbors than its rule tolerates."""
+    beyond = (graph.malicious_degree > graph.tolerated).nonzero().flatten()
+    if not len(beyond):
+        return None
+    client = int(beyond[0])
+    found = int(graph.malicious_degree[client])
+    expected = int(graph.tolerated[client])
+    return Verdict(False, f"client {client} tolerates {expected} malicious neighbors, has {found}")
+
+
+def judge(rule: object, graph: GraphMeasures) -> Verdict:
+    """The verdict of a rule, an instance or a class; without a guarantee nothing is known."""
+    guarantee = getattr(rule, "guarantee", None)
+    if guarantee is None:
+        return Verdict(None, UNKNOWN)
+    # A wrapper's guarantee depends on what it wraps, so that the class has a property.
+    if isinstance(guarantee, property):
+        return Verdict(None, "depends on its hyper-parameters; judge an instance")
+    # A malicious client may claim up to several times an equal weight, which no theorem allows for.
+    if getattr(rule, "weighted", False) is True:
+        return Verdict(None, "the theorem is about equal weights")
+    if not isinstance(guarantee, Guarantee):
+        found = type(guarantee).__name__
+        raise ValueError(f"guarantee of {name_of(rule)} must have judge, found {found}")
+    return guarantee.judge(graph)
+
+
+def name_of(rule: object) -> str:
+    """The name of a rule, for reports."""
+    return rule.__name__ if isinstance(rule, type) else str(rule)
+
+
+library_rules: list[type] = []
+"""The rules of the library. They are listed here by their package, which topologies do not know."""

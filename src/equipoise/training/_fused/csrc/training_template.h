@@ -1,0 +1,3 @@
+/* Template: the steps of training. */
+#include "convolution.h"
+#include "gradient_step.h"
