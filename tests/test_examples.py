@@ -110,7 +110,10 @@ def test_links_exist(page: Path) -> None:
 
 def test_index_lists_all_examples() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    names = ("defend.py", "own_training_loop.py", "peer.py", "peers.py", "grid.py")
+    names = (
+        *("defend.py", "grid.py", "many_processes.py", "own_training_loop.py"),
+        *("peer.py", "peers.py"),
+    )
     scripts = [EXAMPLES / name for name in names]
     assert [path.name for path in [*NOTEBOOKS, *scripts] if f"]({path.name})" not in index] == []
 

@@ -27,7 +27,7 @@ from equipoise._utils.validation import (
     is_floating,
 )
 from equipoise.attacks import Trigger, targeted
-from equipoise.kernels import chunks
+from equipoise.kernels import chunks, column_blocks, squared_spread
 from equipoise.messages import Inbox
 from equipoise.training import Stacked, channels_last, outputs_of, run_each, watched_generators
 
@@ -112,13 +112,17 @@ class Metric(ABC):
     def _total(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(c,) sums over b examples of the values to average; outputs are ``(c, b, ...)``."""
 
+    @property
+    def models_at_once(self) -> int:
+        """The number of models that are evaluated in the same operations."""
+        return max(1, MODEL_ELEMENTS // self._architecture.d) if self._batched else 1
+
     # Inference mode is per thread: others could not write to tensors that were made in it.
     @torch.inference_mode(False)
     def __call__(self, models: Tensor) -> Tensor:
         """(n,) the value of every model."""
         self._architecture.check(models)
-        size = self._architecture.d if self._batched else MODEL_ELEMENTS  # or one at a time
-        blocks = list(chunks(len(models), size, MODEL_ELEMENTS))
+        blocks = list(column_blocks(len(models), self.models_at_once))
         x_pieces = self._x.split(PIECE_EXAMPLES)
         y_pieces = self._y.split(PIECE_EXAMPLES)
         pieces = len(y_pieces)
@@ -302,8 +306,7 @@ def consensus_error(models: Tensor) -> float:
 
     # Each piece is summed in float64 by one thread, so the result is the same for any number.
     def work(i: int) -> None:
-        part = models.detach()[:, pieces[i]].to(torch.float64, copy=True)
-        totals[i] = part.sub_(part.mean(0)).square_().sum()
+        totals[i] = squared_spread(models.detach()[:, pieces[i]])
 
     run_each(work, len(pieces), threads=models.device.type == "cpu")
     return float(totals.sum()) / len(models)

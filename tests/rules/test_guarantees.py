@@ -16,6 +16,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise import attacks
+from equipoise.rules import serving
 
 OWN = torch.zeros(1)
 FIVE = torch.tensor([[1.0], [2.0], [1e6], [1e6], [1e6]])
@@ -270,3 +271,21 @@ def test_options_are_validated(rule: Any, options: dict[str, Any], message: str)
 def test_numpy_numbers() -> None:
     assert eq.Krum(tolerated=np.int64(1)).tolerated == 1  # type: ignore[arg-type]
     assert eq.Balance(gamma=np.float32(0.5)).gamma == 0.5  # type: ignore[arg-type]
+
+
+def test_clients_of_a_part_are_named() -> None:
+    # Receivers 0 to 3 are clients 10 to 13, of which a PerClient gives each rule some.
+    own = torch.zeros(4, 1)
+    slots = torch.tensor([[0, 1, 2]]).expand(4, -1)
+    rule = eq.PerClient([eq.Median(), eq.Krum(strict=True), eq.Median(), eq.Krum(strict=True)])
+    with (
+        serving(torch.arange(10, 14)),
+        pytest.raises(ValueError, match="for client 13 with 3 neighbors"),
+    ):
+        rule(own, eq.Inbox(own, slots), tolerated=torch.tensor([2, 0, 2, 2]))
+    with (
+        serving(torch.arange(10, 14)),
+        serving(None),
+        pytest.raises(ValueError, match="for client 3 with 3 neighbors"),
+    ):
+        rule(own, eq.Inbox(own, slots), tolerated=torch.tensor([2, 0, 2, 2]))

@@ -14,6 +14,7 @@ from equipoise.attacks.combinations import (
     Window,
     poisoners,
     uses_malicious_models,
+    uses_models,
 )
 from equipoise.attacks.dissensus import Dissensus, Isolation
 from equipoise.attacks.feature_noise import FeatureNoise
@@ -78,4 +79,5 @@ __all__ = [
     "poisoners",
     "targeted",
     "uses_malicious_models",
+    "uses_models",
 ]

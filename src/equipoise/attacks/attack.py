@@ -48,6 +48,11 @@ class MessageAttack(Protocol):
 
     Then malicious clients need neither train nor aggregate. An attack without the attribute counts
     as True. `equipoise.attacks.uses_malicious_models` resolves it for any attack.
+
+    An optional attribute ``uses_models: bool`` tells whether lies depend on any model. With False,
+    only the shapes, dtypes and devices of the tensors in ``known`` matter. A simulation in several
+    processes then need not gather all models in each of them; see
+    `equipoise.attacks.uses_models`.
     """
 
     def forge(self, known: Knowledge) -> Lies | None:

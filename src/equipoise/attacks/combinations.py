@@ -259,6 +259,23 @@ def uses_malicious_models(
     )
 
 
+def uses_models(attack: Attack) -> bool:
+    """Return whether lies of the attack may depend on models, of any client.
+
+    Attacks declare that: see `equipoise.attacks.MessageAttack`. A combination does if one of its
+    parts does. Attacks on data only send no lies.
+
+    >>> eq.attacks.uses_models(eq.attacks.Gaussian()), eq.attacks.uses_models(eq.attacks.LIE())
+    (False, True)
+    """
+    if isinstance(attack, Combined):
+        return any(map(uses_models, attack.attacks))
+    # In model space, a lie is added to a model.
+    if isinstance(attack, Window | OnlyClients):
+        return uses_models(attack.attack)
+    return isinstance(attack, MessageAttack) and bool(getattr(attack, "uses_models", True))
+
+
 def _looks_at_malicious_models(attack: Attack, t: int | None) -> bool:
     """Return whether a part of the attack may look at malicious models in round t."""
     if isinstance(attack, Combined):

@@ -29,6 +29,7 @@ class Gaussian:
     """
 
     uses_malicious_models: ClassVar[bool] = False
+    uses_models: ClassVar[bool] = False
 
     std: float = math.sqrt(200)
 

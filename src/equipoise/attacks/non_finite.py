@@ -29,6 +29,7 @@ class NonFinite:
     """
 
     uses_malicious_models: ClassVar[bool] = False
+    uses_models: ClassVar[bool] = False
 
     value: float = math.nan
 

@@ -21,6 +21,7 @@ class Zero:
     """
 
     uses_malicious_models: ClassVar[bool] = False
+    uses_models: ClassVar[bool] = False
 
     def forge(self, known: Knowledge) -> Lies | None:
         """Return one row for all receivers."""

@@ -73,3 +73,14 @@ def _tame_range(x: Tensor) -> tuple[float, float]:
 def _norm(x: Tensor) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=compute_dtype(x))
     return lengths.double()
+
+
+def squared_spread(x: Tensor) -> Tensor:
+    """The sum of the squared distances of rows to their mean, in float64.
+
+    >>> from equipoise.kernels import squared_spread
+    >>> squared_spread(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    tensor(2., dtype=torch.float64)
+    """
+    part = x.to(torch.float64, copy=True)
+    return part.sub_(part.mean(0)).square_().sum()

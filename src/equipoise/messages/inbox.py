@@ -33,7 +33,8 @@ class Inbox(ReceivedMessages):
     these.
 
     ``reasons`` maps each slot whose message `collect` rejected to the reason; it is empty for other
-    inboxes. `why_absent` adds the messages that are absent for another reason.
+    inboxes. `why_absent` adds the messages that are absent for another reason. ``receivers (n,)``
+    are the ids of the receivers; without it they are 0 to n - 1.
 
     >>> bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [torch.nan, 0.0]])
     >>> inbox = Inbox(bank, slots=torch.tensor([[1, 2], [0, 2]]))
@@ -48,6 +49,7 @@ class Inbox(ReceivedMessages):
     senders: Tensor = None  # type: ignore[assignment]  # by default, row i is of client i
     keep_nonfinite: bool = False
     reasons: dict[int, str] = field(default_factory=dict, repr=False, kw_only=True)
+    receivers: Tensor | None = field(default=None, repr=False, kw_only=True)
     _memo: Memo = field(default_factory=Memo, init=False, repr=False)
 
     __repr__ = as_call
@@ -207,9 +209,11 @@ class Inbox(ReceivedMessages):
 
     @property
     def from_others(self) -> Tensor:
-        """(n, k) which slots hold a message of another client; receivers are clients 0 to n - 1."""
-        receivers = torch.arange(self.n, device=self.senders.device)[:, None]
-        return self.mask & (self.senders != receivers)
+        """(n, k) which slots hold a message of another client."""
+        receivers = self.receivers
+        if receivers is None:
+            receivers = torch.arange(self.n, device=self.senders.device)
+        return self.mask & (self.senders != receivers[:, None])
 
     def current(self) -> Inbox:
         """This inbox for one call of a rule, with its ids checked again if they were modified.
@@ -249,6 +253,7 @@ class Inbox(ReceivedMessages):
             self.senders[chosen],
             self.keep_nonfinite,
             reasons=self.reasons,
+            receivers=None if self.receivers is None else self.receivers[chosen],
         )
         for name in ("bank_norms", "finite"):  # these depend on the bank only
             known = self._memo.known(name)

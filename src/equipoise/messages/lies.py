@@ -192,16 +192,21 @@ class Lies:
         return found
 
 
-def lies_received(lies: Lies, senders: Tensor, mask: Tensor) -> Tensor:
-    """(n, k) row of the lie that receiver i gets from ``senders[i, s]``, where ``mask[i, s]``.
+def lies_received(
+    lies: Lies, senders: Tensor, mask: Tensor, *, receivers: Tensor | None = None, n: int = 0
+) -> Tensor:
+    """(r, k) row of the lie that receiver i gets from ``senders[i, s]``, where ``mask[i, s]``.
 
-    -1 stands for no lie.
+    -1 stands for no lie. ``receivers (r,)`` are the ids of some of ``n`` clients, by default of all
+    of them.
     """
-    n = len(senders)
+    if receivers is None:
+        n = len(senders)
+        receivers = torch.arange(n, device=senders.device)
     # An id beyond the graph would address another edge: see `_address`.
     check_range("senders of lies", lies.senders, -1, n)
     check_range("receivers of lies", lies.receivers, -1, n)
-    receivers = torch.arange(n, device=senders.device)[:, None].expand_as(senders)
+    receivers = receivers[:, None].expand_as(senders)
     table = torch.full_like(senders, -1)
     # Only edges that may carry a lie are searched.
     table[mask] = lies._find(senders[mask], receivers[mask], n)

@@ -112,11 +112,15 @@ def without_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def serving(clients: Tensor) -> Iterator[None]:
-    """Let warnings and errors call receiver i of an inbox ``clients[i]``."""
+def serving(clients: Tensor | None) -> Iterator[None]:
+    """Let warnings and errors call receiver i of an inbox ``clients[i]``, or i for None.
+
+    Within a block like this, ``clients`` are places in its clients.
+    """
     outer = _served_clients.get()
-    # A rule made of rules may number its receivers again inside of another one.
-    token = _served_clients.set(clients if outer is None else outer[clients])
+    if clients is not None and outer is not None:
+        clients = outer[clients.to(outer.device)]
+    token = _served_clients.set(clients)
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise._utils.validation import describe
+from equipoise.simulation._sharding import Part
 
 MetricFunction = Callable[[Tensor], Tensor]
 
@@ -36,12 +37,15 @@ def is_evaluated(t: int, evaluate_every: int | Container[int] | None, total: int
     return t in evaluate_every
 
 
-def evaluate(name: str, metric: MetricFunction, models: Tensor, idle: Tensor) -> list[float]:
+def evaluate(
+    name: str, metric: MetricFunction, models: Tensor, idle: Tensor, part: Part
+) -> list[float]:
     """The value of a metric for every client, NaN for those that are not trained."""
-    values = metric(models)
+    values = part.measure(metric, models)
     if not isinstance(values, Tensor) or values.shape != (len(models),):
         expected = f"a tensor ({len(models)},) of one value per client"
         raise ValueError(f"metrics[{name!r}] must return {expected}, found {describe(values)}")
+    measured = values.masked_fill(idle.to(values.device), torch.nan)
     # One copy from the device for all clients.
-    plain: list[float] = values.masked_fill(idle.to(values.device), torch.nan).tolist()
+    plain: list[float] = part.all_rows(measured).tolist()
     return plain

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from equipoise._utils.rng import stream
-from equipoise.attacks import Knowledge, MessageAttack
+from equipoise.attacks import Knowledge, MessageAttack, uses_models
 from equipoise.messages import Inbox, Lies, as_lies
-from equipoise.metrics import acceptance
-from equipoise.rules import run_exchanges
+from equipoise.rules import run_exchanges, serving
 from equipoise.simulation._routes import Routes
 from equipoise.simulation._settings import RuleLike, Settings
 from equipoise.simulation._timing import Stopwatch
@@ -45,6 +45,7 @@ class Exchanges:
         self._watch = watch
         self._bank = bank
         self._workspace = workspace
+        self._part = settings.part
         self._count = 0
         self._width = 0  # parameters that went along each edge, over all exchanges
         self._lies: Lies | None = None
@@ -53,16 +54,21 @@ class Exchanges:
     def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
         """Run all exchanges: returns the models to mix with, and the aggregates."""
         self._trained = trained
-        with self._watch.phase("aggregate"):
-            return run_exchanges(self._rule, trained, self._exchange, **self._inputs)
+        ids = self._part.ids(self._settings.n)
+        rule = self._part.rule_of(self._rule)
+        # Receivers are numbered from 0 in each process; warnings must name the clients.
+        with self._watch.phase("aggregate"), serving(ids):
+            return run_exchanges(rule, trained, self._exchange, **self._inputs)
 
     def _exchange(self, sent: Tensor) -> Inbox:
         """Send messages along the graph; malicious clients may replace theirs."""
+        with self._watch.phase("deliver"):
+            heard, bank = self._routes.hear(sent, self._bank, self._workspace.memory)
         with self._watch.phase("forge"):
             # Timed as a phase of its own: the time of an attack is not a cost of the rule.
             lies = self._forge_as_sent(sent)
         with self._watch.phase("deliver"):
-            self.inbox = self._routes.deliver(sent, lies, self._bank, self._workspace.memory)
+            self.inbox = self._routes.deliver(heard, lies, bank, self._workspace.memory)
             self._workspace.note_bank(self.inbox.bank, len(sent))
         self._count_traffic(sent)
         return self.inbox
@@ -76,7 +82,7 @@ class Exchanges:
         if fetches is not None and self._count == 1:
             self._fetched = fetches(sent, self.inbox, **self._inputs)
 
-    def _forge_as_sent(self, sent: Tensor) -> Lies | Tensor | None:
+    def _forge_as_sent(self, sent: Tensor) -> Lies | None:
         """Lies like the messages that benign clients send.
 
         A rule may exchange something else than models, such as sketches, and say what clients with
@@ -87,17 +93,16 @@ class Exchanges:
         if as_sent is None:
             return self._forge(sent)
         if self._count == 0:
-            found = self._forge(self._trained)
-            self._lies = None if found is None else as_lies(found, self._trained)
+            self._lies = self._forge(self._trained)
         if self._lies is None:
             return None
         return replace(self._lies, rows=as_sent(self._count, self._lies.rows))
 
-    def _forge(self, sent: Tensor) -> Lies | Tensor | None:
+    def _forge(self, sent: Tensor) -> Lies | None:
         attack = self._settings.attack
-        if not isinstance(attack, MessageAttack) or not self._settings.malicious.any():
+        if not isinstance(attack, MessageAttack) or not self._settings.has_malicious:
             return None
-        known = self._knowledge(sent)
+        known = self._knowledge(sent, attack)
         # Everything large that an attack is shown is shared, not copied, with benign clients.
         shown = {
             "models": known.models,
@@ -107,35 +112,62 @@ class Exchanges:
             "topology.mask": self._routes.topology.mask,
             "inputs['update']": self._inputs.get("update"),
         }
-        with unmodified_by("attack", self._before.t, **shown):
-            return attack.forge(known)
+        if not self._shows_models(attack):
+            shown = {}
+        # The attack may ask the rule about all clients.
+        with unmodified_by("attack", self._before.t, **shown), serving(None):
+            lies = attack.forge(known)
+        return None if lies is None else as_lies(lies, known.models)  # checks dtype and shape
 
-    def _knowledge(self, sent: Tensor) -> Knowledge:
+    def _shows_models(self, attack: MessageAttack) -> bool:
+        """Whether the models of all clients are gathered, or here, for the attack."""
+        return self._part.is_alone or uses_models(attack)
+
+    def _knowledge(self, sent: Tensor, attack: MessageAttack) -> Knowledge:
         """The knowledge of the attack: everything, the worst case for a defense."""
         t = self._before.t
-        models = self._before.models
         sends_updates = getattr(self._rule, "sends_updates", None)
         updates = sends_updates is not None and sends_updates(self._count, t)
+        if self._shows_models(attack):
+            sent = self._part.all_rows(sent)
+            models = self._part.all_rows(self._before.models)
+            previous = torch.zeros_like(sent) if updates else models
+        else:
+            # One row in memory.
+            sent = models = previous = torch.zeros_like(sent[:1]).expand(self._settings.n, -1)
+        return Knowledge(
+            models=sent,
+            topology=self._routes.topology,
+            malicious=self._settings.malicious,
+            previous=previous,
+            rule=self._rule,
+            inputs=self._inputs_of_all(attack),
+            generator=stream(self._settings.seed, "attack", t, self._count),
+            origin=models if updates else None,
+            memory=self._workspace.memory,
+        )
+
+    def _inputs_of_all(self, attack: MessageAttack) -> RoundInputs:
+        """The round inputs of all clients."""
         inputs = self._inputs.copy()
         # A copy of the generator: an attack that asks the victims' rule must not change what the
         # victims draw later.
         if "generator" in inputs:
             inputs["generator"] = inputs["generator"].clone_state()
         inputs.pop("out", None)  # the victims' memory
+        inputs["tolerated"] = self._settings.tolerated_by(
+            self._rule, self._routes.malicious_neighbors
+        )
         if "gossip" in inputs and self._routes.gossip is not None:
             # An attack asks the rule about the whole graph, idle clients included.
             inputs["gossip"] = self._routes.gossip
-        return Knowledge(
-            models=sent,
-            topology=self._routes.topology,
-            malicious=self._settings.malicious,
-            previous=torch.zeros_like(sent) if updates else models,
-            rule=self._rule,
-            inputs=inputs,
-            generator=stream(self._settings.seed, "attack", t, self._count),
-            origin=models if updates else None,
-            memory=self._workspace.memory,
-        )
+        if "update" in inputs and not self._shows_models(attack):
+            del inputs["update"]
+        elif "update" in inputs:
+            inputs["update"] = self._part.all_rows(inputs["update"])
+        if "loss_of" in inputs:
+            inputs["loss_of"] = self._part.all_losses(inputs["loss_of"])
+        return inputs
 
     def values(self, out: Aggregated) -> dict[str, float]:
         """Traffic per client, and the shares of messages that were accepted."""
@@ -145,21 +177,43 @@ class Exchanges:
         size = self._width * bank.element_size()
         values = {"bytes": size * mean, "bytes_max": size * most}
         if self._fetched is not None:
-            others = self._fetched & self.inbox.from_others
-            fetched = torch.bincount(self.inbox.senders[others], minlength=self._settings.n)
             size = bank.shape[1] * bank.element_size()
+            fetched = self._fetched_from()
             values["bytes"] += size * float(fetched.double().mean())
             values["bytes_max"] += size * float(fetched.max())
-        rates = acceptance(out.weights, self.inbox, self._settings.malicious)
-        if rates is not None:
-            values["accepted_benign"], values["accepted_malicious"] = rates
-        if out.weights is not None:
-            values["isolated"] = self._isolated(out.weights)
+        has_weights, isolated, *counts = self._part.all_sums(self._accepted(out.weights))
+        if has_weights:
+            kinds = ("benign", "malicious")
+            for kind, accepted, received in zip(kinds, counts[::2], counts[1::2], strict=True):
+                values[f"accepted_{kind}"] = accepted / received if received else math.nan
+            values["isolated"] = float(isolated)
         return values
 
-    def _isolated(self, weights: Tensor) -> float:
-        """How many benign clients received messages of others and accepted none."""
+    def _fetched_from(self) -> Tensor:
+        """(n,) how many others have fetched the message of each client."""
+        assert self._fetched is not None
+        senders = self.inbox.senders[self._fetched & self.inbox.from_others]
+        counts = torch.bincount(senders, minlength=self._settings.n)
+        return torch.tensor(self._part.all_sums(counts.tolist()), device="cpu")
+
+    def _accepted(self, weights: Tensor | None) -> list[int]:
+        """What `acceptance` and the number of isolated clients depend on, as whole numbers.
+
+        Messages to benign clients of this process count: those of benign senders that they
+        accepted and received, and those of malicious ones. Clients are isolated that received
+        messages and accepted none. The first number is 0 for a rule without weights.
+        """
+        if weights is None:
+            return [0] * 6
+        malicious = self._settings.malicious
+        victims = self._part.of(~malicious)[:, None]
         # PerClient marks clients whose rule has no weights with NaN.
-        received = self.inbox.from_others & ~weights.isnan()
-        accepted = (received & (weights > 0)).any(1)
-        return float((received.any(1) & ~accepted & ~self._settings.malicious).sum())
+        received = self.inbox.from_others & ~weights.isnan() & victims
+        accepted = received & (weights > 0)
+        is_lie = malicious[self.inbox.senders.where(self.inbox.mask, 0)]
+        isolated = received.any(1) & ~accepted.any(1)
+        groups = (accepted & ~is_lie, received & ~is_lie, accepted & is_lie, received & is_lie)
+        # One copy from the device for all counts.
+        return torch.stack(
+            [isolated.new_ones(()).long(), isolated.sum(), *(x.sum() for x in groups)]
+        ).tolist()

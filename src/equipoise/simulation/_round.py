@@ -11,7 +11,6 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise._utils.rng import stream
 from equipoise._utils.validation import describe
-from equipoise.metrics import consensus_error
 from equipoise.rules import Rule, mix_and_check
 from equipoise.simulation._evaluation import evaluate, is_evaluated
 from equipoise.simulation._exchanges import Exchanges
@@ -36,11 +35,12 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
     # Draw all settings first: an invalid one fails before the time for training is spent.
     topology = settings.topology_at(t)
     rule = settings.rule_at(t)
-    alpha = settings.alpha_at(t, rule)
+    part = settings.part
+    alpha = part.of(settings.alpha_at(t, rule))
     watch = Stopwatch(before.models.device)
     with watch.phase("train"):
         bank = workspace.new_bank(before.models)
-        own = _train(settings, before, bank[: settings.n])
+        own = _train(settings, before, bank[: len(before.models)])
     exchanges = None
     out = Aggregated(own)
     models = own
@@ -66,14 +66,16 @@ def play_round(settings: Settings, before: State, workspace: Workspace) -> State
             values["idle"] = float(settings.n - len(settings.trained))
         # The norm of finite models may overflow, in float64 only.
         finite = finite and models.dtype != torch.float64
-        diverged = () if finite else _newly_diverged(settings, before, models)
+        diverged = _newly_diverged(settings, before, models, finite)
     clients: dict[str, Any] = {}
     if is_evaluated(t, settings.evaluate_every, before.total):
         with watch.phase("measure"):
             for name, metric in settings.metrics.items():
-                clients[name] = evaluate(name, metric, models, settings.idle)
+                measured = evaluate(name, metric, models, part.of(settings.idle), part)
+                if part.is_first:
+                    clients[name] = measured
             # Malicious clients can be arbitrarily far away: they do not count.
-            values["consensus"] = consensus_error(models[~settings.malicious])
+            values["consensus"] = part.all_consensus(models, ~settings.malicious)
     record = Round(t, clients, values, watch.seconds, diverged)
     history = before.history.extended(record)
     return replace(before, models=models, t=t + 1, rule_state=out.state, history=history)
@@ -107,13 +109,13 @@ def _round_inputs(
     t = before.t
     inputs: RoundInputs = {
         "t": t,
-        "tolerated": settings.tolerated_by(rule, routes.malicious_neighbors),
+        "tolerated": settings.part.of(settings.tolerated_by(rule, routes.malicious_neighbors)),
         "state": before.rule_state,
     }
     if before.total is not None:
         inputs["total"] = before.total
     if routes.gossip_received is not None and wants(rule, "gossip"):
-        inputs["gossip"] = routes.gossip_received
+        inputs["gossip"] = settings.part.of(routes.gossip_received)
     if wants(rule, "generator"):
         # A new stream for each round: a resumed run draws the same numbers.
         inputs["generator"] = stream(settings.seed, "aggregation", t)
@@ -127,7 +129,15 @@ def _round_inputs(
     return inputs
 
 
-def _newly_diverged(settings: Settings, before: State, models: Tensor) -> tuple[int, ...]:
-    """Benign clients whose models are not finite for the first time."""
-    broken = (~kernels.are_finite(models) & ~settings.malicious).nonzero().flatten().tolist()
-    return tuple(client for client in broken if client not in before.history.diverged)
+def _newly_diverged(
+    settings: Settings, before: State, models: Tensor, finite: bool
+) -> tuple[int, ...]:
+    """Benign clients, of all processes, whose models are not finite for the first time."""
+    part = settings.part
+    broken = torch.zeros(len(models), dtype=torch.bool, device=models.device)
+    if not finite:
+        broken = ~kernels.are_finite(models) & ~part.of(settings.malicious)
+    if not any(part.all_sums([int(broken.any())])):
+        return ()
+    clients = part.all_rows(broken.byte()).nonzero().flatten().tolist()
+    return tuple(client for client in clients if client not in before.history.diverged)

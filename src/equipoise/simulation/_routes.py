@@ -11,7 +11,8 @@ from torch import Tensor
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.validation import describe
 from equipoise.kernels import are_finite
-from equipoise.messages import Inbox, Lies, as_lies, lies_received
+from equipoise.messages import Inbox, Lies, lies_received
+from equipoise.simulation._sharding import Part
 from equipoise.topology import Topology
 from equipoise.topology.gossip_weights import GossipKind
 
@@ -27,6 +28,7 @@ class Routes:
         malicious: (n,) bool.
         idle: (n,) bool, clients that neither train nor aggregate; messages to them are not
             delivered.
+        part: the clients of this process.
         keep_nonfinite: see `Inbox`.
         gossip: see `Simulator`.
     """
@@ -36,16 +38,19 @@ class Routes:
         topology: Topology,
         malicious: Tensor,
         idle: Tensor,
+        part: Part,
         *,
         keep_nonfinite: bool,
         gossip: GossipKind | Callable[[Topology], Tensor] | None = None,
     ) -> None:
         self.topology = topology
+        self._part = part
         self.malicious = malicious
         self._idle = idle
         self._keep_nonfinite = keep_nonfinite
         self._gossip = gossip
         self._received = topology.without_receivers(idle) if idle.any() else topology
+        self._exchange = part.exchange(self._received, idle)
         self._addresses: tuple[Tensor, ...] = ()  # of the last lies
         self._routed: tuple[Inbox, Tensor] | None = None
 
@@ -88,73 +93,108 @@ class Routes:
         received[self._received.mask] = weights[known]
         return received
 
-    def deliver(
-        self, sent: Tensor, lies: Lies | Tensor | None, bank: Tensor, memory: RecycledMemory
-    ) -> Inbox:
-        """The inbox of all clients, in which malicious senders' messages are replaced by lies.
+    def hear(self, sent: Tensor, bank: Tensor, memory: RecycledMemory) -> tuple[Tensor, Tensor]:
+        """The models that receivers in this process may hear, and the bank for `deliver`.
 
-        If ``sent`` are the first rows of ``bank``, lies are copied to the rows behind them, and no
+        Some models may come from other processes.
+        """
+        if self._exchange is None:
+            return sent, bank
+        return self._exchange.complete(sent, bank, memory)
+
+    def deliver(
+        self, heard: Tensor, lies: Lies | None, bank: Tensor, memory: RecycledMemory
+    ) -> Inbox:
+        """The inbox of all receivers, in which malicious senders' messages are replaced by lies.
+
+        If ``heard`` are the first rows of ``bank``, lies are copied to the rows behind them, and no
         model is copied. A bank that is too small is replaced.
         """
         if lies is None:
-            self._check_idle_are_unheard(sent, torch.zeros_like(self._may_lie))
-            return self._received.deliver(sent, keep_nonfinite=self._keep_nonfinite)
-        table = as_lies(lies, sent)  # also checks dtype, device and shape
-        template, rows = self._route(sent, table)
-        n = len(sent)
-        if sent.data_ptr() != bank.data_ptr() or len(bank) < n + len(rows):
-            bank = memory.take(sent, n + len(rows), sent.shape[1])
-            bank[:n] = sent
+            self._check_idle_are_unheard(heard, torch.zeros_like(self._may_lie))
+            return self._without_lies.with_bank(heard, keep_nonfinite=self._keep_nonfinite)
+        template, rows = self._route(heard, lies)
+        n = len(heard)
+        if heard.data_ptr() != bank.data_ptr() or len(bank) < n + len(rows):
+            bank = memory.take(heard, n + len(rows), heard.shape[1])
+            bank[:n] = heard
         bank = bank[: n + len(rows)]
-        torch.index_select(table.rows, 0, rows, out=bank[n:])
+        torch.index_select(lies.rows, 0, rows, out=bank[n:])
         return template.with_bank(bank, keep_nonfinite=self._keep_nonfinite)
 
-    def _route(self, sent: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
+    def _route(self, heard: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
         """An inbox with the slots of models and lies, and the rows of the lies that are sent."""
         addresses = (lies.senders, lies.receivers, lies.which)
         known = len(addresses) == len(self._addresses) and all(
             map(torch.equal, addresses, self._addresses)
         )
         if self._routed is None or not known:
-            self._routed = self._find_route(sent, lies)
+            self._routed = self._find_route(heard, lies)
             # Copies, because the attack may modify its table before the next round.
             self._addresses = tuple(x.clone() for x in addresses)
         return self._routed
 
-    def _find_route(self, sent: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
-        senders = self._senders
-        which = lies_received(lies, senders, self._may_lie)
+    def _find_route(self, heard: Tensor, lies: Lies) -> tuple[Inbox, Tensor]:
+        which = lies_received(
+            lies, self._senders, self._may_lie, receivers=self._receivers, n=self.topology.n
+        )
         is_lie = which >= 0
-        self._check_idle_are_unheard(sent, is_lie)
+        self._check_idle_are_unheard(heard, is_lie)
         rows, places = which[is_lie].unique(return_inverse=True)
-        slots = senders.clone()
-        slots[is_lie] = len(senders) + places
+        slots = self._slots.clone()
+        slots[is_lie] = len(heard) + places
+        return self._inbox(slots, len(heard) + len(rows)), rows
+
+    @cached_property
+    def _without_lies(self) -> Inbox:
+        return self._inbox(self._slots, len(self._clients))
+
+    def _inbox(self, slots: Tensor, rows: int) -> Inbox:
         # No columns: `with_bank` puts the messages of each round in.
-        nothing = torch.empty(len(senders) + len(rows), 0, device=senders.device)
-        return Inbox(nothing, slots, self._received.mask, senders), rows
+        nothing = torch.empty(rows, 0, device=slots.device)
+        return Inbox(nothing, slots, self._mask, self._senders, receivers=self._receivers)
+
+    # The receivers in this process, and the messages to them
+
+    @cached_property
+    def _receivers(self) -> Tensor:
+        return self._part.ids(self.topology.n).to(self.topology.senders.device)
+
+    @cached_property
+    def _mask(self) -> Tensor:
+        return self._part.of(self._received.mask)
 
     @cached_property
     def _senders(self) -> Tensor:
         # Unused slots point to client 0, masked.
-        return self._received.senders.clamp(min=0)
+        return self._part.of(self._received.senders.clamp(min=0))
+
+    @cached_property
+    def _slots(self) -> Tensor:
+        """The row of each sender's model among those that are heard."""
+        return self._senders if self._exchange is None else self._exchange.places(self._senders)
+
+    @cached_property
+    def _clients(self) -> Tensor:
+        """The clients whose models are heard, row by row."""
+        return self._receivers if self._exchange is None else self._exchange.clients
 
     @cached_property
     def _may_lie(self) -> Tensor:
-        """(n, k) the messages of malicious clients; a self-loop carries a client's own model."""
-        receivers = torch.arange(self.topology.n, device=self._senders.device)[:, None]
-        is_malicious = self.malicious[self._senders] & (self._senders != receivers)
-        return self._received.mask & is_malicious
+        """(r, k) the messages of malicious clients; a self-loop carries a client's own model."""
+        is_malicious = self.malicious[self._senders] & (self._senders != self._receivers[:, None])
+        return self._mask & is_malicious
 
-    def _check_idle_are_unheard(self, sent: Tensor, is_lie: Tensor) -> None:
+    def _check_idle_are_unheard(self, heard: Tensor, is_lie: Tensor) -> None:
         """Raise if a client would receive the model of one that was not trained."""
-        heard = self._received.mask & self._idle[self._senders] & ~is_lie
+        stale = self._mask & self._idle[self._senders] & ~is_lie
         # Most attacks have nothing to learn from if all benign models have diverged.
-        if not heard.any() or not are_finite(sent[~self.malicious]).any():
+        if not stale.any() or not are_finite(heard[~self.malicious[self._clients]]).any():
             return
-        receiver, slot = heard.nonzero()[0].tolist()
+        receiver, slot = stale.nonzero()[0].tolist()
         sender = int(self._senders[receiver, slot])
         raise ValueError(
             "attack must replace every message of malicious clients, as it declares by "
-            f"uses_malicious_models=False, found none from client {sender} to {receiver}; "
-            "train_malicious=True trains all clients"
+            f"uses_malicious_models=False, found none from client {sender} to "
+            f"{int(self._receivers[receiver])}; train_malicious=True trains all clients"
         )

@@ -14,6 +14,7 @@ from equipoise.attacks import Attack
 from equipoise.rules import Aggregator, MultiExchange, default_alpha
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round_inputs import expected_malicious
+from equipoise.simulation._sharding import Part
 from equipoise.simulation._validation import check_rule_setting, check_topology
 from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
@@ -42,6 +43,7 @@ class Settings:
     loss_of: Callable[[int], Callable[..., Tensor]] | None
     keep_nonfinite: bool
     seed: int
+    part: Part
 
     @property
     def attackers(self) -> Tensor:
@@ -49,13 +51,18 @@ class Settings:
         return self.malicious if self.attack is not None else torch.zeros_like(self.malicious)
 
     @cached_property
+    def has_malicious(self) -> bool:
+        """Whether there are malicious clients; cached, as reading it waits for a GPU."""
+        return bool(self.malicious.any())
+
+    @cached_property
     def trained(self) -> Tensor | None:
-        """The ids of the clients that are trained; None stands for all."""
+        """The ids of the clients that are trained, in all processes; None stands for all."""
         return (~self.idle).nonzero().flatten() if self.idle.any() else None
 
     @property
     def n(self) -> int:
-        """Number of clients."""
+        """Number of clients, of all processes."""
         return len(self.malicious)
 
     def topology_at(self, t: int) -> Topology:

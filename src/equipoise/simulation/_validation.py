@@ -23,6 +23,7 @@ from equipoise.attacks import (
     uses_malicious_models,
 )
 from equipoise.rules import Aggregator, MultiExchange, PerClient
+from equipoise.simulation._sharding import Shard
 from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
 from equipoise.topology.gossip_weights import KINDS
@@ -156,6 +157,15 @@ def _bit_sums(x: Tensor) -> Tensor:
     weights = torch.arange(1, len(bits) - whole + 1, device="cpu")
     rest = (bits[whole:] * weights).sum()
     return torch.cat([blocks.sum(1), rest[None]])
+
+
+def trainer_of_part(trainer: Trainer, part: Shard) -> Trainer:
+    """The trainer of the clients of one process."""
+    if not hasattr(trainer, "of_clients"):
+        expected = "a method of_clients(clients, gather=...) to run in a group, as LocalSGD has"
+        raise ValueError(f"trainer must have {expected}, found {type(trainer).__name__}")
+    found: Trainer = trainer.of_clients(part.ids(part.n), gather=part.all_rows)
+    return found
 
 
 def prepare_trainer(trainer: Trainer, attack: Attack | None, malicious: Tensor) -> Trainer:

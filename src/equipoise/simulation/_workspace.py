@@ -21,8 +21,8 @@ class Workspace:
         self.memory = RecycledMemory()
         self._source: Topology | None = None
         self._routes: Routes | None = None
-        # The largest number of lies so far; at first a guess, that each attacker tells one.
-        self._lies = int(settings.attackers.sum())
+        # The largest number of other messages so far; at first a guess, one of each attacker.
+        self._others = int(settings.attackers.sum())
 
     def routes(self, settings: Settings, topology: Topology, models: Tensor) -> Routes:
         """The routes of this graph."""
@@ -32,15 +32,16 @@ class Workspace:
                 topology.to(models.device),
                 settings.attackers,
                 settings.idle,
+                settings.part,
                 keep_nonfinite=settings.keep_nonfinite,
                 gossip=settings.gossip,
             )
         return self._routes
 
     def new_bank(self, models: Tensor) -> Tensor:
-        """Memory for the messages of a round: one row per client, then rows for lies."""
-        return self.memory.take(models, len(models) + self._lies, models.shape[1])
+        """Memory for the messages of a round: one row per client, then others."""
+        return self.memory.take(models, len(models) + self._others, models.shape[1])
 
     def note_bank(self, bank: Tensor, n: int) -> None:
         """Remember how many rows a round needed, for the next one."""
-        self._lies = max(self._lies, len(bank) - n)
+        self._others = max(self._others, len(bank) - n)

@@ -38,18 +38,23 @@ CHECKPOINT_FORMAT = 3  # format 2 had other digests of graphs and tensors
 SHOWN_CHARACTERS = 100  # characters of a setting in an error
 
 
+def exists(path: str | Path, settings: Settings) -> bool:
+    """Whether there is a file to resume from."""
+    return Path(path).exists()
+
+
 def save(path: str | Path, state: State, settings: Settings) -> None:
     """Write a state of a run with these settings."""
     # Do not save a state that could not be loaded: it would replace a valid checkpoint.
-    _check_consistent(state.t, state.total, state.history, state.models)
-    _check_trainer_methods(settings.trainer)
-    packed, numbers = _pack(state.history)
+    check_consistent(state.t, state.total, state.history, state.models)
+    check_trainer_methods(settings.trainer)
+    packed, numbers = pack_history(state.history)
     tensors = {"models": state.models, "numbers": numbers}
-    tensors |= _prefixed("trainer", {} if state.trainer_state is None else state.trainer_state)
-    tensors |= _prefixed("rule", {} if state.rule_state is None else state.rule_state)
+    tensors |= with_prefix("trainer", {} if state.trainer_state is None else state.trainer_state)
+    tensors |= with_prefix("rule", {} if state.rule_state is None else state.rule_state)
     about = {
         "format": CHECKPOINT_FORMAT,
-        "settings": _identity(settings, state),
+        "settings": identity_of(settings, state),
         "t": state.t,
         "history": packed,
         "stateful": state.rule_state is not None,
@@ -60,7 +65,7 @@ def save(path: str | Path, state: State, settings: Settings) -> None:
 def load(path: str | Path, state: State, settings: Settings) -> State:
     """The state in a file, if it fits a run with these settings whose present state is given."""
     identity, found = _read(path, state.models.device)
-    _check_same_run(path, identity, _identity(settings, state))
+    check_same_run(path, identity, identity_of(settings, state))
     # A run that was made without a total takes over the one that its rounds were computed with.
     total = state.total or found.total
     if total is not None and found.t > total:
@@ -99,7 +104,7 @@ def warn_of_unsaved_state(trainer: object) -> None:
 # The identity of a run
 
 
-def _identity(settings: Settings, state: State) -> dict[str, Any]:
+def identity_of(settings: Settings, state: State) -> dict[str, Any]:
     """The settings that two runs must share to reach the same models, as texts."""
     names = (
         "topology",
@@ -111,29 +116,20 @@ def _identity(settings: Settings, state: State) -> dict[str, Any]:
         "seed",
         "trainer",
     )
+    shape = (settings.n, state.models.shape[1])
     # Left out unless it is given, so that files without it still load.
     gossip = {} if settings.gossip is None else {"gossip": _written(settings.gossip)}
     return (
         {
-            "models": describe(state.models),
+            "models": describe(torch.empty(shape, dtype=state.models.dtype, device="meta")),
             "malicious": list(state.history.malicious),
             "total": state.total,
             "samples": _written(getattr(settings.trainer, "samples", None)),
-            "data": _data_fingerprint(settings.trainer),
+            "data": settings.part.all_fingerprint(settings.trainer),
         }
         | {name: _written(getattr(settings, name)) for name in names}
         | gossip
     )
-
-
-def _data_fingerprint(trainer: object) -> str | None:
-    """A digest of the training data, if the trainer offers one."""
-    if not hasattr(trainer, "fingerprint"):
-        return None
-    found = trainer.fingerprint()
-    if not isinstance(found, str):
-        raise ValueError(f"trainer.fingerprint() must return a string, found {describe(found)}")
-    return found
 
 
 def _written(setting: object) -> str:
@@ -147,7 +143,8 @@ def _written(setting: object) -> str:
     return without_addresses(repr(setting))
 
 
-def _check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+def check_same_run(path: str | Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Raise unless two identities are those of one run, and name what differs."""
     # A forged file may lack a setting, so names come from both.
     names = [name for name in mine | theirs if theirs.get(name) != mine.get(name)]
     # A total that is not known yet fits every other.
@@ -172,8 +169,13 @@ def _contrast(name: str, theirs: object, mine: object) -> str:
 # Consistency of the parts
 
 
-def _check_consistent(t: int, total: int | None, history: History, models: Tensor) -> None:
-    """Raise unless these can be the parts of one run after t rounds."""
+def check_consistent(
+    t: int, total: int | None, history: History, models: Tensor, clients: Tensor | None = None
+) -> None:
+    """Raise unless these can be the parts of one run after t rounds.
+
+    The models are those of some clients, if given, or of all.
+    """
     check_count("t", t, 0, total)
     if len(history) != t:
         expected = f"one record for each of the t = {t} rounds"
@@ -183,21 +185,23 @@ def _check_consistent(t: int, total: int | None, history: History, models: Tenso
             found = f"round {record.t} in place of {i}"
             raise ValueError(f"history must hold consecutive rounds, found {found}")
     # A benign model may have diverged, but then the history says so.
-    broken = (~kernels.are_finite(models)).nonzero().flatten().tolist()
-    unexplained = set(broken).difference(history.malicious, history.diverged)
+    broken = (~kernels.are_finite(models)).nonzero().flatten()
+    broken = broken if clients is None else clients.to(broken.device)[broken]
+    unexplained = set(broken.tolist()).difference(history.malicious, history.diverged)
     if unexplained:
         found = f"client {min(unexplained)}"
         raise ValueError(f"models must be finite unless the history says otherwise, found {found}")
 
 
-def _check_trainer_methods(trainer: object) -> None:
+def check_trainer_methods(trainer: object) -> None:
+    """Raise if the trainer can save its state but not restore it, or the reverse."""
     methods = [name for name in ("state_dict", "load_state_dict") if hasattr(trainer, name)]
     if len(methods) == 1:
         expected = "both state_dict and load_state_dict, or neither"
         raise ValueError(f"trainer must have {expected}, found {methods[0]}")
 
 
-def _prefixed(prefix: str, state: object) -> dict[str, Tensor]:
+def with_prefix(prefix: str, state: object) -> dict[str, Tensor]:
     """A state with the names that its tensors have in an archive."""
     if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
         found = type(state).__name__
@@ -211,7 +215,8 @@ def _prefixed(prefix: str, state: object) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": x for name, x in state.items()}
 
 
-def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one prefix, under their own names."""
     start = f"{prefix}/"
     return {name.removeprefix(start): x for name, x in tensors.items() if name.startswith(start)}
 
@@ -219,7 +224,7 @@ def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor
 # Histories
 
 
-def _pack(history: History) -> tuple[dict[str, Any], Tensor]:
+def pack_history(history: History) -> tuple[dict[str, Any], Tensor]:
     """The rounds without numbers, and all numbers in one row.
 
     Each round refers to one of a few layouts, which hold names. Writing numbers as text would
@@ -247,9 +252,10 @@ def _unpack(packed: dict[str, Any], numbers: Tensor, n: int) -> Iterator[Round]:
         yield Round(t, clients, values, seconds, diverged)
 
 
-def _unpack_history(
+def unpack_history(
     packed: dict[str, Any], numbers: Tensor, n: int, malicious: list[int]
 ) -> History:
+    """The history that `pack_history` took apart, if it is one."""
     used = [packed["layouts"][layout] for _, layout, _ in packed["rounds"]]
     sizes = [n * len(metrics) + len(values) + len(phases) for metrics, values, phases in used]
     # Before unpacking: islice would yield fewer numbers than clients without an error.
@@ -258,7 +264,7 @@ def _unpack_history(
         raise ValueError(f"numbers {describe(numbers)} instead of float64 {(needed,)}")
     history = History(n, malicious, rounds=_unpack(packed, numbers, n))
     # One comparison for all that a forged file may hold instead, such as a name twice.
-    if json.loads(json.dumps(_pack(history)[0])) != packed:
+    if json.loads(json.dumps(pack_history(history)[0])) != packed:
         raise ValueError("rounds that would not be written like this")
     return history
 
@@ -292,17 +298,17 @@ def _content(archive: zipfile.ZipFile, device: torch.device) -> tuple[dict[str, 
     if identity["models"] != describe(models):
         raise ValueError(f"models {describe(models)} instead of {identity['models']}")
     numbers = tensors.pop("numbers")
-    history = _unpack_history(about["history"], numbers, len(models), identity["malicious"])
+    history = unpack_history(about["history"], numbers, len(models), identity["malicious"])
     total = identity["total"]
     if total is not None:
         check_count("total", total, 1)
-    _check_consistent(t, total, history, models)
+    check_consistent(t, total, history, models)
     # A forged file may hold another type, which would count as true or false below.
     if not isinstance(stateful, bool):
         raise ValueError(f"stateful {stateful!r}")
     prefixes = ("trainer/", "rule/") if stateful else ("trainer/",)
     if unknown := [name for name in tensors if not name.startswith(prefixes)]:
         raise ValueError(f"arrays of unknown use, {', '.join(unknown)}")
-    rule_state = _without_prefix("rule", tensors) if stateful else None
-    trainer_state = _without_prefix("trainer", tensors)
+    rule_state = without_prefix("rule", tensors) if stateful else None
+    trainer_state = without_prefix("trainer", tensors)
     return identity, State(models, t, total, rule_state, trainer_state, history)

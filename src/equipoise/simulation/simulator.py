@@ -8,10 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from equipoise._utils.formatting import call
 from equipoise._utils.optional import import_optional
@@ -30,6 +33,15 @@ from equipoise.simulation import checkpoints
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round import play_round
 from equipoise.simulation._settings import RuleLike, Settings
+from equipoise.simulation._sharding import (
+    Cut,
+    Everyone,
+    Part,
+    PartitionLike,
+    Shard,
+    partition_of,
+    ranks_of,
+)
 from equipoise.simulation._validation import (
     are_unheard,
     check_attack_setting,
@@ -40,6 +52,7 @@ from equipoise.simulation._validation import (
     check_topology,
     is_drawn,
     prepare_trainer,
+    trainer_of_part,
 )
 from equipoise.simulation._workspace import Workspace
 from equipoise.simulation.each_round import EachRound
@@ -104,6 +117,16 @@ class Simulator(Settings):
             the C kernels.
         seed: determines all random numbers of the run; the trainer has its own seed.
         name: the name of the history.
+        group: share the run with the other processes of this group of ``torch.distributed``, for
+            example ``torch.distributed.group.WORLD``, or of a device mesh of one dimension. Every
+            process makes the same simulator. Each one trains and keeps a part of the clients, see
+            `clients`, and sends the models that clients of others hear. All processes must be
+            trusted: ``torch.distributed`` is no defense against a malicious one. Results are those
+            of a single process, bit by bit with the C kernels.
+        partition: which process of the group owns which clients: ``"contiguous"`` blocks of equal
+            size; ``"bisection"`` or ``"modularity"``, which cut few edges; the rank
+            of each client (n,); or a function of the graph and the number of processes that returns
+            these. `cut` says how many edges are cut.
 
     >>> goals = torch.tensor([[1.0], [2.0], [3.0], [50.0]])
     >>> simulator = eq.Simulator(
@@ -143,6 +166,8 @@ class Simulator(Settings):
         train_malicious: bool = False,
         seed: int = 0,
         name: str = "",
+        group: ProcessGroup | DeviceMesh | None = None,
+        partition: PartitionLike = "contiguous",
     ) -> None:
         # First all checks: poisoning the data of malicious clients, below, may take long.
         check_models(models)
@@ -175,6 +200,13 @@ class Simulator(Settings):
             as_counts("tolerated", tolerated, n, models.device)
         # A copy: the caller may go on to use the mask for something else.
         mask = as_mask(malicious, n).to(models.device, copy=True)
+        part: Part = Everyone()
+        if group is not None:
+            ranks = ranks_of(group)
+            graph = topology if isinstance(topology, Topology) else None
+            owners = partition_of(partition, graph, n, ranks.size)
+            part = Shard(ranks, owners, models.device)
+            trainer = trainer_of_part(trainer, part)
         trainer = prepare_trainer(trainer, attack, mask)
         idle = torch.zeros_like(mask)
         if not train_malicious and are_unheard(mask, attack, trainer):
@@ -193,13 +225,14 @@ class Simulator(Settings):
             evaluate_every=evaluate_every,
             tolerated=tolerated,
             gossip=gossip,
-            loss_of=loss_of or getattr(trainer, "loss_of", None),
+            loss_of=getattr(trainer, "loss_of", None) if loss_of is None else part.losses(loss_of),
             keep_nonfinite=keep_nonfinite,
             seed=int(seed),
+            part=part,
         )
         self._state = State(
             # A copy: the caller may go on to train these models.
-            models=models.detach().clone(),
+            models=part.of(models.detach()).clone(),
             t=0,
             total=None if total is None else int(total),
             rule_state=None,
@@ -257,8 +290,28 @@ class Simulator(Settings):
 
     @property
     def models(self) -> Tensor:
-        """(n, d) the current models of all clients."""
+        """(n, d) the current models of all clients; of a group, those of `clients`."""
         return self._state.models
+
+    @property
+    def clients(self) -> Tensor:
+        """The ids of the clients in this process, ascending: all of them without a group."""
+        return self.part.ids(self.n)
+
+    def all_models(self) -> Tensor:
+        """(n, d) the current models of all clients; of a group, every process must call it."""
+        return self.part.all_rows(self.models)
+
+    def cut(self) -> Cut:
+        """The edges of the next round's graph that lead from one process to another.
+
+        ``rows`` is the number of models that are sent for them in an exchange.
+
+        >>> trainer = lambda models, t: models
+        >>> eq.Simulator(trainer, eq.Topology.ring(3), None, torch.zeros(3, 1)).cut()
+        Cut(edges=0, rows=0)
+        """
+        return self.part.cut(self.topology_at(self.t))
 
     @property
     def t(self) -> int:
@@ -290,7 +343,11 @@ class Simulator(Settings):
 
     def step(self) -> Round:
         """Run one round and return its record. A round that fails changes nothing."""
-        with self._rolled_back_on_error() as before, at_most_one_warning(self._warned):
+        with (
+            self._rolled_back_on_error() as before,
+            self.part.telling_errors(),
+            at_most_one_warning(self._warned),
+        ):
             # A round returns a new state, so only the trainer has to be rolled back.
             self._state = play_round(self, before, self._workspace)
         return self.history[-1]
@@ -317,7 +374,9 @@ class Simulator(Settings):
                 from the start.
             progress: show a progress bar on standard error. Needs ``equipoise[progress]``.
             checkpoint: a file to resume from if it exists, and to save to: at the start, every
-                ``save_every`` rounds, at the end, and when the run is interrupted.
+                ``save_every`` rounds, at the end, and when the run is interrupted. In a group, it
+                is a folder that all processes reach, and is not saved to after an error; any number
+                of processes can resume from it.
             save_every: number of rounds between two checkpoints.
             on_round: called with the simulator after each round. The run stops early if it
                 returns True.
@@ -341,7 +400,7 @@ class Simulator(Settings):
         def save() -> None:
             nonlocal saved
             if checkpoint is not None and saved != self.t:
-                checkpoints.save(checkpoint, self.state, self)
+                self._files.save(checkpoint, self.state, self)
                 saved = self.t
 
         with self._rolled_back_on_error():
@@ -351,10 +410,12 @@ class Simulator(Settings):
             # The resumed rounds depend on their total, which stays even if no round follows.
             total = self.total
             begun = self.t
+        completed = False
         try:
             with ExitStack() as stack:
+                stack.enter_context(self.part.telling_errors())
                 callbacks: list[Callable[[Simulator], object]] = []
-                if progress:
+                if progress and self.part.is_first:
                     bar = stack.enter_context(self._progress_bar(end))
                     callbacks.append(partial(_show, bar))
                 if on_round is not None:
@@ -364,17 +425,22 @@ class Simulator(Settings):
                     if self.t % save_every == 0:
                         save()
                     # A list: all callbacks are called, even if the first one stops the run.
-                    if any([callback(self) for callback in callbacks]):
+                    stops = any([callback(self) for callback in callbacks])
+                    # One process may stop all of them.
+                    if on_round is not None and any(self.part.all_sums([stops])):
                         break
+            completed = True
         finally:
             if self.t == begun < end:  # no round depends on the new total yet
                 self._state = replace(self._state, total=total)
-            save()
+            # All processes save together, and after an error some may be gone.
+            if completed or self.part.is_alone:
+                save()
         return self.history
 
     def _begin(self, rounds: int | None, checkpoint: str | Path | None) -> tuple[int, int | None]:
         """Resume from the file if it exists; returns the round to stop at, and that in the file."""
-        if checkpoint is None or not Path(checkpoint).exists():
+        if checkpoint is None or not self._files.exists(checkpoint, self):
             return self._set_end(rounds, resumes=False), None
         # Before loading, which compares the total of the file with that of this run.
         end = self._set_end(rounds, resumes=True)
@@ -417,10 +483,22 @@ class Simulator(Settings):
 
     # Files
 
+    @property
+    def _files(self) -> ModuleType:
+        if self.part.is_alone:
+            return checkpoints
+        # Imported late: it imports much of torch.
+        from equipoise.simulation import sharded_checkpoints
+
+        return sharded_checkpoints
+
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, as data without code; see `load`."""
+        """Write the state to a file, as data without code; see `load`.
+
+        In a group, it is a folder that all processes reach, and every process must call it.
+        """
         checkpoints.warn_of_unsaved_state(self.trainer)
-        checkpoints.save(path, self.state, self)
+        self._files.save(path, self.state, self)
 
     def load(self, path: str | Path) -> None:
         """Continue from a checkpoint of a simulator that was made with the same arguments."""
@@ -429,7 +507,7 @@ class Simulator(Settings):
             self._load(path)
 
     def _load(self, path: str | Path) -> None:
-        state = checkpoints.load(path, self.state, self)
+        state = self._files.load(path, self.state, self)
         try:
             self.state = state
         # load_state_dict of a trainer may raise anything.

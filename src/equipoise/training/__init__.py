@@ -8,11 +8,13 @@ from equipoise.training._ensemble import (
     watched_generators,
 )
 from equipoise.training._fused import FusedSequential
+from equipoise.training.lazy_clients import LazyClients
 from equipoise.training.local_sgd import LocalSGD
 from equipoise.training.trainer import Trainer
 
 __all__ = [
     "FusedSequential",
+    "LazyClients",
     "LocalSGD",
     "Stacked",
     "Trainer",

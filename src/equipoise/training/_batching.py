@@ -39,7 +39,7 @@ class Batches:
         most: int,
     ) -> None:
         self._examples = examples
-        self._blocks: list[tuple[Tensor, Tensor | slice, int]] = []
+        self.blocks: list[tuple[Tensor, Tensor | slice, int]] = []
         rows = torch.arange(len(clients), device="cpu") if rows is None else rows
         features = examples.x[0].numel()
         lengths = examples.counts[clients].clamp_max(batch_size)
@@ -48,10 +48,10 @@ class Batches:
             places = (lengths == length).nonzero().flatten()
             size = min(most, max(1, BLOCK_ELEMENTS // (length * features + d)))
             for block in places.split(size):
-                self._blocks.append((clients[block], as_slice(rows[block], examples.x), length))
+                self.blocks.append((clients[block], as_slice(rows[block], examples.x), length))
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self.blocks)
 
     def gather(self, i: int, positions: Tensor, memory: RecycledMemory) -> Batch:
         """The batch of block i, of the examples at ``positions (n, b)`` of all n clients.
@@ -59,7 +59,7 @@ class Batches:
         Called by the thread that processes the block: all batches at once could take more memory
         than the models.
         """
-        clients, rows, length = self._blocks[i]
+        clients, rows, length = self.blocks[i]
         return Batch(rows, *self._examples.take(clients, positions[clients, :length], memory))
 
 

@@ -91,12 +91,25 @@ class Examples:
         """A digest of all clients' examples, independent of their order in memory."""
         digest = hashlib.blake2b(digest_size=16)
         for client in range(self.n):
-            for part in self.of_client(client):
-                # Shape and dtype too: equal bytes may be other examples.
-                digest.update(describe(part).encode())
-                flat = part.cpu().contiguous().flatten()
-                digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
+            self._add_to(digest, client)
         return digest.hexdigest()
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """(n, 16) uint8, a digest of the examples of each client."""
+        found = []
+        for client in range(self.n):
+            digest = hashlib.blake2b(digest_size=16)
+            self._add_to(digest, client)
+            found.append(list(digest.digest()))
+        return torch.tensor(found, dtype=torch.uint8, device="cpu")
+
+    def _add_to(self, digest: hashlib.blake2b, client: int) -> None:
+        for part in self.of_client(client):
+            # Shape and dtype too: equal bytes may be other examples.
+            digest.update(describe(part).encode())
+            flat = part.cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)  # numpy has no bfloat16
 
     def of_client(self, client: int) -> Pair:
         """The examples of one client: views."""
@@ -104,6 +117,15 @@ class Examples:
         rows = slice(start, start + int(self.counts[client]))
         x = self.x[rows]
         return x.movedim(-1, 1) if self.channels_last else x, self.y[rows]
+
+    def of_clients(self, clients: Tensor) -> Examples:
+        """A copy of the examples of some clients, which become clients 0, 1, 2, ..."""
+        pairs = [self.of_client(client) for client in clients.tolist()]
+        # Copied: a view would keep the examples of all clients in memory.
+        x, y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        counts = self.counts[clients]
+        part = Examples(x, y, counts.cumsum(0) - counts, counts)
+        return part.with_channels_last() if self.channels_last else part
 
     def replaced(self, others: Mapping[int, Pair]) -> Examples:
         """The same with other examples for some clients; no example is copied."""
@@ -155,8 +177,18 @@ class Examples:
         return x, y
 
 
-def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Tensor:
+def draw_positions(
+    counts: Tensor,
+    size: int,
+    generator: torch.Generator,
+    *,
+    rows: Tensor | None = None,
+    n: int | None = None,
+) -> Tensor:
     """(n, size) distinct positions below each of n counts; all subsets are equally likely.
+
+    With ``rows``, the counts are those of some of ``n`` clients, which get the same positions as
+    among all.
 
     At most as many as the largest count are drawn. A client with ``size`` examples or fewer gets
     0, 1, 2, ..., of which the first ``count`` are positions. The positions of a client depend on
@@ -173,7 +205,12 @@ def draw_positions(counts: Tensor, size: int, generator: torch.Generator) -> Ten
     if size >= counts.max():
         return torch.arange(int(counts.max()), device="cpu").expand(len(counts), -1)
     # float64 has 53 bits: positions are uniform even among billions of examples.
-    random = torch.rand(size, len(counts), generator=generator, dtype=torch.float64, device="cpu")
+    draws = (
+        torch.rand(n or len(counts), generator=generator, dtype=torch.float64, device="cpu")
+        for _ in range(size)
+    )
+    # Row by row, so that no more memory is needed than for the clients that are asked for.
+    random = torch.stack([draw if rows is None else draw[rows] for draw in draws])
     # Step i picks among the positions up to `last`. If the pick is taken, it uses `last`, which no
     # earlier step could pick. With `size` examples or fewer, `last` is i: the picks are 0, 1, 2,
     # ...

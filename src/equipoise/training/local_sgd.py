@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -41,6 +41,7 @@ from equipoise.training._ensemble import (
 from equipoise.training._examples import Batch, Examples, Pair, draw_positions
 from equipoise.training._layer_chains import LayerChain
 from equipoise.training._loss_evaluation import LossEvaluation
+from equipoise.training._part import PartialBlocks, PartOfClients
 from equipoise.training._poisoning import Poisoning
 from equipoise.training._sgd_step import SGDStep
 
@@ -90,7 +91,9 @@ class LocalSGD:
         loss: ``loss(outputs, targets, reduction=...)``, like
             ``torch.nn.functional.cross_entropy``.
         clients: the examples ``(x, y)`` of every client. Those that follow each other in memory,
-            as the rows of one tensor, are not copied: leave them unchanged until training ends.
+            as the rows of one tensor, are not copied: leave them unchanged until training ends. A
+            sequence other than a list or a tuple, such as `equipoise.training.LazyClients`, is read
+            when training begins, and in a group of processes only for a process's own clients.
         lr: the learning rate :math:`\eta`, or a function of the round that returns it.
         batch_size: number of examples in a batch.
         steps: number of steps in a round.
@@ -154,6 +157,10 @@ class LocalSGD:
         # A second copy for losses: eval() on a shared one would disturb training.
         self._evaluated = Stacked(model, buffers=buffers)
         self._evaluated.model.eval()
+        self._source: Sequence[Pair] | None = None
+        if isinstance(clients, Sequence) and not isinstance(clients, list | tuple):
+            self._source = clients
+            clients = clients[:1]  # the first client suffices to check the model
         examples = Examples.of(clients, device=self._trained.device)
         # Two: BatchNorm in training mode refuses a single example.
         x = examples.x[:2].clone()
@@ -162,13 +169,16 @@ class LocalSGD:
         self._traits = evaluation_traits(self._evaluated, self._mean_loss, examples.x, examples.y)
         if self._evaluated.takes_channels_last(x):
             examples = examples.with_channels_last()
-        self._clean = examples
+        self._sample = examples
+        self._loaded = examples if self._source is None else None
         self._chain = LayerChain.of(self._trained, x)
         self._memory = RecycledMemory()  # for velocities and blocks of clients
         self.backend = self._choose_backend(backend)
         self._poisoning: Poisoning | None = None
         self._velocity: Tensor | None = None
-        self._batches: tuple[tuple[object, ...], Batches] | None = None  # of the last round
+        self._part: PartOfClients | None = None
+        # Those of the last round.
+        self._batches: tuple[tuple[object, ...], Batches | PartialBlocks] | None = None
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
@@ -195,9 +205,9 @@ class LocalSGD:
         """Train clients with these models on two examples of the first client, all at once."""
         n = len(models)
         # Modulo: the first client may have one example only, which then occurs twice.
-        positions = torch.arange(2, device="cpu") % self._clean.counts[0]
+        positions = torch.arange(2, device="cpu") % self._sample.counts[0]
         clients = torch.zeros(n, dtype=torch.int64, device="cpu")
-        x, y = self._clean.take(clients, positions.repeat(n, 1))
+        x, y = self._sample.take(clients, positions.repeat(n, 1))
         blank = [torch.zeros_like(models)] if self.momentum else []
         step = self._step(0, [models, *blank], [models.clone(), *blank])
         step.train_together(Batch(slice(0, n), x, y))
@@ -207,9 +217,64 @@ class LocalSGD:
         return call("LocalSGD", **{name: getattr(self, name) for name in names})
 
     @property
+    def _clean(self) -> Examples:
+        """The examples of the clients that this trainer trains, before poisoning."""
+        if self._loaded is None:
+            assert self._source is not None  # examples are loaded, or there is where to load from
+            self._loaded = self._load(range(len(self._source)))
+        return self._loaded
+
+    def _load(self, clients: Iterable[int]) -> Examples:
+        assert self._source is not None
+        pairs = [self._source[client] for client in clients]
+        examples = Examples.of(pairs, device=self._trained.device)
+        return examples.with_channels_last() if self._sample.channels_last else examples
+
+    @property
     def samples(self) -> Tensor:
         """(n,) the number of examples of every client, before poisoning."""
-        return self._clean.counts.to(self._clean.x.device)
+        counts = self._clean.counts if self._part is None else self._part.counts
+        return counts.to(self._clean.x.device)
+
+    def of_clients(
+        self, clients: Clients, *, gather: Callable[[Tensor], Tensor] | None = None
+    ) -> LocalSGD:
+        """A trainer of some clients, which keeps no examples of others.
+
+        Row i of its models is the i-th of these clients, which trains as in a training of all. One
+        process of several that share a simulation trains like that: see the ``group`` of
+        `Simulator`.
+
+        Args:
+            clients: bool mask (n,) or client ids.
+            gather: turns numbers of these clients (b,) into those of all clients (n,), in a group
+                of processes that each load the examples of some clients only.
+
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> model, loss = torch.nn.Linear(1, 1, bias=False), torch.nn.functional.mse_loss
+        >>> train = LocalSGD(model, loss, [(x, 3 * x), (x, -x)], lr=0.1, steps=20)
+        >>> train.of_clients([1])(torch.zeros(1, 1), t=0)
+        tensor([[-1.0000]])
+        """
+        if self._part is not None:
+            raise ValueError("trainer must be of all clients to choose some, found one of a part")
+        n = self._clean.n if self._source is None else len(self._source)
+        ids = as_mask(clients, n, name="clients").nonzero().flatten().cpu()
+        if not len(ids):
+            raise ValueError("clients must hold at least one client, found none")
+        trainer = self.restarted()
+        if self._loaded is None:
+            trainer._loaded = self._load(ids.tolist())
+        else:
+            trainer._loaded = self._loaded.of_clients(ids)
+            # Without it, the examples of all clients can be freed.
+            trainer._sample = trainer._loaded
+        counts = self._clean.counts if gather is None else gather(trainer._loaded.counts)
+        trainer._part = PartOfClients(ids, counts)
+        trainer._batches = None
+        if self._poisoning is not None:
+            trainer._poisoning = self._poisoning.of_rows(trainer._loaded, trainer._part.rows)
+        return trainer
 
     # Training
 
@@ -228,7 +293,7 @@ class LocalSGD:
         """Write every client's model after the local training of round t to ``out (n, d)``.
 
         Only the ``clients`` of these ids are trained, if given. The others keep their model and
-        their velocity.
+        their velocity. A trainer `of_clients` ignores the ids of clients that are not its own.
         """
         self._trained.check(models, self._clean.n)
         self._trained.check(out, self._clean.n, name="out")
@@ -246,14 +311,18 @@ class LocalSGD:
             # A round may fail, so the velocities before it are not updated in place.
             after.append(self._memory.take(velocity, *velocity.shape))
         if clients is not None:
-            ids = (~as_mask(clients, len(out))).nonzero().flatten()
+            ids = (~as_mask(self._rows_of(clients), len(out))).nonzero().flatten()
             untrained = as_slice(ids, out)
             for old, new in zip(before, after, strict=True):
                 new[untrained] = old[untrained]
         step = self._step(t, before, after)
         for i in range(self.steps):
             seeds = self._seeds("model", t, i) if self._random else None
-            step.run(batches, self._positions(examples, t, i), self.backend, seeds)
+            positions = self._positions(examples, t, i)
+            if isinstance(batches, PartialBlocks):
+                batches.run(step, positions)
+            else:
+                step.run(batches, positions, self.backend, seeds)
             step = replace(step, before=after)
         # Only after the last step: an interrupted round leaves the trainer as it was.
         self._velocity = after[1] if self.momentum else None
@@ -270,22 +339,30 @@ class LocalSGD:
             after,
         )
 
-    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches:
+    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
         """The batches of these clients, or of all; those of the last round if they are the same."""
         choice = (examples, clients, self.backend)
         # By identity: examples and tensors cannot be compared by one truth value.
         if self._batches is None or not all(map(is_, self._batches[0], choice)):
-            ids = torch.arange(examples.n, device="cpu") if clients is None else clients.cpu()
-            batches = Batches(
-                examples,
-                ids,
-                ids,
-                batch_size=self.batch_size,
-                d=self._trained.d,
-                most=self._most_together(self.backend),
-            )
-            self._batches = (choice, batches)
+            self._batches = (choice, self._make_batches(examples, clients))
         return self._batches[1]
+
+    def _make_batches(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
+        batch_size, d, most = self.batch_size, self._trained.d, self._most_together(self.backend)
+        if self._part is None or self.backend != "batched":
+            every = torch.arange(examples.n, device="cpu")
+            rows = every if clients is None else self._rows_of(clients)
+            return Batches(examples, rows, rows, batch_size=batch_size, d=d, most=most)
+        every = torch.arange(self._part.n, device="cpu")
+        trained = every if clients is None else clients.cpu()
+        return PartialBlocks(examples, self._part, trained, batch_size=batch_size, d=d, most=most)
+
+    def _rows_of(self, clients: Tensor) -> Tensor:
+        """The rows of models of some clients, without those of other processes."""
+        if self._part is None:
+            return clients.cpu()
+        rows = self._part.rows[clients.cpu()]
+        return rows[rows >= 0]
 
     def _most_together(self, backend: Backend) -> int:
         """The most clients in a block."""
@@ -310,12 +387,18 @@ class LocalSGD:
     def _positions(self, examples: Examples, t: int, step: int) -> Tensor:
         # A generator of its own for each step: a run can be resumed in any round.
         generator = stream(self.seed, "batch", t, step)
-        return draw_positions(examples.counts, self.batch_size, generator)
+        if self._part is None:
+            return draw_positions(examples.counts, self.batch_size, generator)
+        rows, n = self._part.ids, self._part.n
+        return draw_positions(examples.counts, self.batch_size, generator, rows=rows, n=n)
 
     def _seeds(self, purpose: str, t: int, step: int) -> list[int]:
         """One seed for every client, so that the order of clients does not matter."""
         generator = stream(self.seed, purpose, t, step)
-        seeds = torch.randint(2**62, (self._clean.n,), generator=generator, device="cpu")
+        n = self._clean.n if self._part is None else self._part.n
+        seeds = torch.randint(2**62, (n,), generator=generator, device="cpu")
+        if self._part is not None:
+            seeds = seeds[self._part.ids]
         return seeds.tolist()
 
     # Losses for UBAR
@@ -397,9 +480,16 @@ class LocalSGD:
         if isinstance(attack, type) or not isinstance(attack, DataAttack | MessageAttack):
             expected = "poison(x, y) or forge(known)"
             raise ValueError(f"attack must have {expected}, found {describe(attack)}")
-        clients = as_mask(malicious, self._clean.n).nonzero().flatten().tolist()
         trainer = self.restarted()
-        trainer._poisoning = Poisoning(self._clean, attack, clients, self.seed)
+        if self._part is None:
+            clients = as_mask(malicious, self._clean.n).nonzero().flatten().tolist()
+            trainer._poisoning = Poisoning(self._clean, attack, clients, self.seed)
+        else:
+            clients = as_mask(malicious, self._part.n).nonzero().flatten().tolist()
+            # Those of this part only; attacks and random numbers know a client by its id.
+            rows = {client: int(self._part.rows[client]) for client in clients}
+            mine = [client for client in clients if rows[client] >= 0]
+            trainer._poisoning = Poisoning(self._clean, attack, mine, self.seed, rows=rows)
         return trainer
 
     # State
@@ -431,6 +521,10 @@ class LocalSGD:
     def fingerprint(self) -> str:
         """A digest of all clients' examples before poisoning; checkpoints compare it."""
         return self._clean.digest
+
+    def client_fingerprints(self) -> Tensor:
+        """(b, 16) uint8, a digest of the examples of each client of this trainer."""
+        return self._clean.digests
 
     # Timing
 
