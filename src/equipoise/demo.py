@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,7 +127,9 @@ def run(
         try:
             results = compare(setting, rounds, rules, attacks, folder)
         except KeyboardInterrupt:
-            print_table(eq.sweeps.read(folder))
+            # An interrupt before the first cell leaves nothing to read.
+            with suppress(ValueError):
+                print_table(eq.sweeps.read(folder))
             raise
     print_table(results)
     notes = [f"{name}: {NOTES[name]}." for name in (*rules, *attacks) if name in NOTES]

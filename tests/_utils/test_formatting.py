@@ -95,8 +95,8 @@ def test_a_simulator_and_a_metric_are_shown_by_what_they_are_made_of() -> None:
         trainer, eq.Topology.ring(4), eq.Median(), torch.zeros(4, 6), malicious=[3]
     )
     assert repr(simulator) == (
-        f"Simulator(trainer={trainer!r}, topology=Topology(n=4, k=2, e=8), rule=Median(weighted=False, cap=2.0), "
-        f"models=float32 (4, 6), "
+        f"Simulator(trainer={trainer!r}, topology=Topology(n=4, k=2, e=8), "
+        "rule=Median(weighted=False, cap=2.0), models=float32 (4, 6), "
         "attack=None, malicious=[3], alpha=0.5, t=0, total=None)"
     )
     assert (
