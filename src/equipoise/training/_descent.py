@@ -13,38 +13,55 @@ from equipoise.training._ensemble import Stacked
 class Descent:
     """Classical momentum, as in :class:`torch.optim.SGD`: v <- mu v + gradient, w <- w - lr v.
 
-    Updates stacked models ``(..., d)`` in place and, with momentum, velocities ``(..., d)``.
+    Reads stacked models ``(..., d)`` and, with momentum, velocities ``(..., d)`` from ``before``,
+    and writes them to ``after``, which may be the same.
     """
 
     def __init__(
-        self, architecture: Stacked, stacked: Sequence[Tensor], *, lr: float, momentum: float
+        self,
+        architecture: Stacked,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor],
+        *,
+        lr: float,
+        momentum: float,
     ) -> None:
         # For each parameter, its values in the models and in the velocities.
-        self._stacked = list(zip(*map(architecture.parts, stacked), strict=True))
+        self._before = list(zip(*map(architecture.parts, before), strict=True))
+        self._after = list(zip(*map(architecture.parts, after), strict=True))
         self._lr = lr
         self._momentum = momentum
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The parameters, which a step changes."""
-        return [parameter for parameter, *_ in self._stacked]
+        """The parameters before the step."""
+        return [parameter for parameter, *_ in self._before]
+
+    def keep(self, place: int) -> None:
+        """Leave a parameter, and its velocity, as they are."""
+        for old, new in zip(self._before[place], self._after[place], strict=True):
+            new.copy_(old)
 
     def step(self, place: int, gradient: Tensor) -> None:
         """Update a parameter."""
-        parameter, *velocity = self._stacked[place]
+        old, *velocity = self._before[place]
+        new, *new_velocity = self._after[place]
         change = gradient
         if velocity:
             # Without dampening. Velocities start at 0: the first one is the gradient.
-            change = velocity[0].mul_(self._momentum).add_(gradient)
-        parameter.add_(change, alpha=-self._lr)
+            torch.mul(velocity[0], self._momentum, out=new_velocity[0])
+            change = new_velocity[0].add_(gradient)
+        torch.add(old, change, alpha=-self._lr, out=new)
 
     def step_product(self, place: int, left: Tensor, right: Tensor) -> None:
         """The same for the gradient ``left @ right`` of c clients, (c, rows, columns)."""
         # Imported here, so that the library is loaded only if it is used.
         from equipoise.training._fused import _gradient_step
 
-        stacked = self._stacked[place]
-        if _gradient_step.serves(left, right, stacked):
-            _gradient_step.step_product(left, right, stacked, lr=self._lr, momentum=self._momentum)
+        old = self._before[place]
+        new = self._after[place]
+        if _gradient_step.serves(left, right, *old, *new):
+            factors = {"lr": self._lr, "momentum": self._momentum}
+            _gradient_step.step_product(left, right, old, new, **factors)
         else:
             self.step(place, torch.bmm(left, right))

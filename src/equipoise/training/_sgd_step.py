@@ -54,28 +54,30 @@ class SGDStep:
     @torch.no_grad()
     def train_together(self, batch: Batch) -> None:
         """Train all clients of a batch in the same operations."""
-        pairs = zip(self.before, self.after, strict=True)
-        blocks = [self._begin(before, after, batch.rows) for before, after in pairs]
+        before = [self._rows(tensor, batch.rows) for tensor in self.before]
+        after = before
+        if isinstance(batch.rows, slice):
+            after = [tensor[batch.rows] for tensor in self.after]
         if self.chain is not None:
-            self.chain.descend(self._descent(blocks), batch.x, batch.y, self.loss)
+            self.chain.descend(self._descent(before, after), batch.x, batch.y, self.loss)
         else:
             # Detached views are leaves, so they can require gradients.
-            parts = [part.detach() for part in self.architecture.parts(blocks[0])]
+            parts = [part.detach() for part in self.architecture.parts(before[0])]
             trained = [parts[i] for i in self.architecture.trained]
-            self._update(blocks, self._gradients(parts, trained, batch))
+            self._update(before, after, self._gradients(parts, trained, batch))
         if not isinstance(batch.rows, slice):
-            for after, block in zip(self.after, blocks, strict=True):
-                after.index_copy_(0, batch.rows, block)
+            for tensor, rows in zip(self.after, after, strict=True):
+                tensor.index_copy_(0, batch.rows, rows)
 
-    def _begin(self, before: Tensor, after: Tensor, rows: Tensor | slice) -> Tensor:
-        """Rows of ``before``, to be updated in place: a view of ``after`` if they are a slice."""
+    def _rows(self, tensor: Tensor, rows: Tensor | slice) -> Tensor:
+        """A view of some rows if they are a slice, otherwise a copy."""
         if isinstance(rows, slice):
-            return after[rows] if before is after else after[rows].copy_(before[rows])
-        block = self.memory.take(before, len(rows), before.shape[1])
-        return torch.index_select(before, 0, rows, out=block)
+            return tensor[rows]
+        block = self.memory.take(tensor, len(rows), tensor.shape[1])
+        return torch.index_select(tensor, 0, rows, out=block)
 
-    def _descent(self, stacked: Sequence[Tensor]) -> Descent:
-        return Descent(self.architecture, stacked, lr=self.lr, momentum=self.momentum)
+    def _descent(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Descent:
+        return Descent(self.architecture, before, after, lr=self.lr, momentum=self.momentum)
 
     @torch.enable_grad()
     def _gradients(
@@ -103,12 +105,21 @@ class SGDStep:
             gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
             # The module may have changed its buffers.
             after[0].copy_(replica.vector)
-        self._update(after, gradients)
+        self._update(after, after, gradients)
 
     @torch.no_grad()
-    def _update(self, after: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        descent = self._descent(after)
-        for place, gradient in zip(self.architecture.trained, gradients, strict=True):
-            # The loss does not depend on such a parameter: it stays, as in torch.optim.
-            if gradient is not None:
+    def _update(
+        self,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        descent = self._descent(before, after)
+        found = dict(zip(self.architecture.trained, gradients, strict=True))
+        for place in range(len(descent.parameters)):
+            gradient = found.get(place)
+            # A parameter that the loss does not depend on stays, as in torch.optim.
+            if gradient is None:
+                descent.keep(place)
+            else:
                 descent.step(place, gradient)

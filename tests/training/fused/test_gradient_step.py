@@ -50,8 +50,12 @@ def test_step_equals_torch(
         change += MOMENTUM * velocity.double()
     expected = weights.double() - LR * change
     stacked = [weights, velocity] if momentum else [weights]
-    assert serves(left, right, stacked)
-    step_product(left, right, stacked, lr=LR, momentum=MOMENTUM)
+    new = [torch.full_like(models, torch.nan)[:, 2:-1].view_as(weights) for _ in stacked]
+    assert serves(left, right, *stacked, *new)
+    step_product(left, right, stacked, new, lr=LR, momentum=MOMENTUM)
+    step_product(left, right, stacked, stacked, lr=LR, momentum=MOMENTUM)
+    for mine, written in zip(stacked, new, strict=True):
+        assert torch.equal(mine, written)
     scale = 1 + float(expected.abs().max()) + float(change.abs().max())
     tolerance = {"rtol": 0, "atol": DTYPES[dtype] * scale}
     torch.testing.assert_close(weights.double(), expected, **tolerance)
@@ -66,8 +70,8 @@ def test_clients_do_not_mix() -> None:
     weights = randn(3, 5, 20, seed=2)
     alone = weights[1:2].clone()
     left[0, 0, 0] = torch.nan
-    step_product(left, right, [weights], lr=LR, momentum=0.0)
-    step_product(left[1:2], right[1:2], [alone], lr=LR, momentum=0.0)
+    step_product(left, right, [weights], [weights], lr=LR, momentum=0.0)
+    step_product(left[1:2], right[1:2], [alone], [alone], lr=LR, momentum=0.0)
     assert torch.equal(weights[1:2], alone)
     assert weights[0].isnan().any()
 
@@ -76,20 +80,20 @@ def test_scattered_weights() -> None:
     """Rows that are not in one piece of memory are left to torch."""
     left = randn(2, 3, 2, seed=0)
     right = randn(2, 2, 4, seed=1)
-    assert not serves(left, right, [randn(3, 4, 2, seed=2).movedim(-1, 0)])
+    assert not serves(left, right, randn(3, 4, 2, seed=2).movedim(-1, 0))
 
 
 def test_other_types() -> None:
     halves = torch.zeros(1, 2, 2, dtype=torch.float16)
-    assert not serves(halves, halves, [halves])
+    assert not serves(halves, halves, halves)
 
 
 @pytest.mark.parametrize("place", range(4))
 def test_impossible_sizes(place: int) -> None:
     """C refuses them before it reads a tensor."""
-    sizes = [1, 1, 1, 1, 1, 1, 1, 1]
+    sizes = [1] * 10
     sizes[place] = -1
     call = native.function("gradient_step", torch.ones(1), _convolution.CONVOLUTION_LIBRARY)
-    shape = (ctypes.c_int64 * 8)(*sizes)
+    shape = (ctypes.c_int64 * 10)(*sizes)
     factors = (ctypes.c_double * 2)(LR, 0.0)
-    assert call(shape, factors, None, None, None, None) == -2
+    assert call(shape, factors, *[None] * 6) == -2

@@ -15,7 +15,7 @@ from equipoise.kernels import native
 CONVOLUTION_SIGNATURES = {
     "conv_pool": (ctypes.c_void_p,) * 6,
     "conv_pool_back": (ctypes.c_void_p,) * 8,
-    "gradient_step": (ctypes.c_void_p,) * 6,
+    "gradient_step": (ctypes.c_void_p,) * 8,
 }
 
 # Images whose gradients are summed before others are added. A constant, so that sums do not depend

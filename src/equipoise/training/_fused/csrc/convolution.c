@@ -25,9 +25,11 @@ static int is_layer(const int64_t *shape) {
                  to_bias)                                                                         \
     }                                                                                             \
     EXPORT int eq_gradient_step_##type(const int64_t *shape, const double *factors,               \
-                                       const scalar *left, const scalar *right, scalar *weights,  \
-                                       scalar *velocity) {                                        \
-        DISPATCH(gradient_step_##type, shape, factors, left, right, weights, velocity)            \
+                                       const scalar *left, const scalar *right,                   \
+                                       const scalar *weights, const scalar *velocity,             \
+                                       scalar *new_weights, scalar *new_velocity) {               \
+        DISPATCH(gradient_step_##type, shape, factors, left, right, weights, velocity,            \
+                 new_weights, new_velocity)                                                       \
     }
 
 EXPORT_TRAINING(float, f32)

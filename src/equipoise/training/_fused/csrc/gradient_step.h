@@ -12,14 +12,14 @@
 /* Sizes of the matrices of a client, and the distance of two clients in each tensor. */
 typedef struct {
     int64_t clients, rows, depth, columns;
-    int64_t left, right, weights, velocity;
+    int64_t left, right, weights, velocity, new_weights, new_velocity;
 } NAME(step_shape);
 
 /* Matrices of one client: left (rows, depth), right (depth, columns), the others (rows, columns).
- * Without momentum there is no velocity. */
+ * New values may overwrite the old ones. Without momentum there is no velocity. */
 typedef struct {
-    const SCALAR *left, *right;
-    SCALAR *weights, *velocity;
+    const SCALAR *left, *right, *weights, *velocity;
+    SCALAR *new_weights, *new_velocity;
     SCALAR rate, momentum;
 } NAME(step);
 
@@ -44,9 +44,9 @@ TARGET static ALWAYS_INLINE void NAME(step_tile)(const int rows, const int vecto
             VECTOR change = sums[r][v];
             if (s->velocity) {
                 change = MUL_ADD(momentum, LOAD(s->velocity + at), change);
-                STORE(s->velocity + at, change);
+                STORE(s->new_velocity + at, change);
             }
-            STORE(s->weights + at, MUL_ADD(rate, change, LOAD(s->weights + at)));
+            STORE(s->new_weights + at, MUL_ADD(rate, change, LOAD(s->weights + at)));
         }
 }
 
@@ -60,9 +60,9 @@ static void NAME(step_column)(int64_t rows, const NAME(step) *s, const NAME(step
             change += s->left[i * l->depth + k] * s->right[k * l->columns + j];
         if (s->velocity) {
             change += s->momentum * s->velocity[at];
-            s->velocity[at] = change;
+            s->new_velocity[at] = change;
         }
-        s->weights[at] -= s->rate * change;
+        s->new_weights[at] = s->weights[at] - s->rate * change;
     }
 }
 
@@ -79,12 +79,13 @@ TARGET static ALWAYS_INLINE void NAME(step_rows)(const int rows, const NAME(step
 }
 
 TARGET static int NAME(gradient_step)(const int64_t *shape, const double *factors,
-                                      const SCALAR *left, const SCALAR *right, SCALAR *weights,
-                                      SCALAR *velocity) {
+                                      const SCALAR *left, const SCALAR *right,
+                                      const SCALAR *weights, const SCALAR *velocity,
+                                      SCALAR *new_weights, SCALAR *new_velocity) {
     const NAME(step_shape) *l = (const NAME(step_shape) *)shape;
     if (l->clients < 0 || l->rows < 0 || l->depth < 0 || l->columns < 0) return OUT_OF_RANGE;
     SCALAR rate = (SCALAR)factors[0], momentum = (SCALAR)factors[1];
-    NAME(step) s = {left, right, weights, velocity, rate, momentum};
+    NAME(step) s = {left, right, weights, velocity, new_weights, new_velocity, rate, momentum};
     for (int64_t c = 0; c < l->clients; c++) {
         int64_t i = 0;
         for (; i + STEP_ROWS <= l->rows; i += STEP_ROWS) NAME(step_rows)(STEP_ROWS, &s, l, i);
@@ -92,7 +93,11 @@ TARGET static int NAME(gradient_step)(const int64_t *shape, const double *factor
         s.left += l->left;
         s.right += l->right;
         s.weights += l->weights;
-        if (velocity) s.velocity += l->velocity;
+        s.new_weights += l->new_weights;
+        if (velocity) {
+            s.velocity += l->velocity;
+            s.new_velocity += l->new_velocity;
+        }
     }
     return 0;
 }
