@@ -13,6 +13,8 @@ machines needs.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import json
 import multiprocessing
 import os
@@ -22,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,7 +70,7 @@ def simulator(
             batch_size=batch,
             steps=steps,
         ),
-        eq.Topology.regular(n, DEGREE, seed=0, connected=n < LARGE),
+        eq.Topology.regular(n, min(DEGREE, n - 1), seed=0, connected=n < LARGE),
         eq.Balance(),
         eq.flatten(model).expand(n, -1),
         total=1_000_000,
@@ -79,56 +82,64 @@ def simulator(
 IMAGE = (1, 28, 28)
 
 
-def cnn(group: Any) -> eq.Simulator:
-    return simulator(group, eq.models.cnn(IMAGE, 10), IMAGE, 20)
+def cnn(group: Any, n: int = 20) -> eq.Simulator:
+    return simulator(group, eq.models.cnn(IMAGE, 10), IMAGE, n)
 
 
-def cnn_10(group: Any) -> eq.Simulator:
-    return simulator(group, eq.models.cnn(IMAGE, 10), IMAGE, 20, steps=10)
+def cnn_10(group: Any, n: int = 20) -> eq.Simulator:
+    return simulator(group, eq.models.cnn(IMAGE, 10), IMAGE, n, steps=10)
 
 
-def perceptron(group: Any) -> eq.Simulator:
-    return simulator(group, nn.Sequential(nn.Flatten(), mlp()), IMAGE, 100)
+def perceptron(group: Any, n: int = 100) -> eq.Simulator:
+    return simulator(group, nn.Sequential(nn.Flatten(), mlp()), IMAGE, n)
 
 
-def perceptron_10(group: Any) -> eq.Simulator:
-    return simulator(group, nn.Sequential(nn.Flatten(), mlp()), IMAGE, 100, steps=10)
+def perceptron_10(group: Any, n: int = 100) -> eq.Simulator:
+    return simulator(group, nn.Sequential(nn.Flatten(), mlp()), IMAGE, n, steps=10)
 
 
-def large(group: Any) -> eq.Simulator:
+def large(group: Any, n: int = LARGE) -> eq.Simulator:
     model = eq.models.logistic_regression(64, 10)
-    return simulator(group, model, (64,), LARGE, examples=16, batch=16)
+    return simulator(group, model, (64,), n, examples=16, batch=16)
 
 
-def seconds(group: Any, make: Callable[[Any], eq.Simulator], rounds: int) -> dict[str, Any]:
-    """The time of some rounds, after one that warms up, and what the ranks sent."""
-    running = _kept(group, make)
+@dataclass(frozen=True)
+class Job:
+    """Rounds of one simulation, or of one of half the size in each process."""
+
+    make: Callable[..., eq.Simulator]
+    rounds: int
+    ranks: int = RANKS
+    apart: bool = False
+
+    @property
+    def key(self) -> tuple[str, int, bool]:
+        return self.make.__name__, self.ranks, self.apart
+
+    def start(self, own: Any, world: Any) -> eq.Simulator:
+        if not self.apart:
+            return self.make(own if self.ranks == 1 else world)
+        clients = inspect.signature(self.make).parameters["n"].default
+        return self.make(own, clients // RANKS)
+
+
+def measure(job: Job, running: eq.Simulator, group: Any) -> dict[str, Any]:
+    """The time of some rounds, and what the ranks sent."""
     before = running.part.ranks.bytes_sent
     dist.barrier(group)
     start = time.perf_counter()
-    for _ in range(rounds):
+    for _ in range(job.rounds):
         running.step()
     dist.barrier(group)
     return {
-        "seconds": (time.perf_counter() - start) / rounds,
-        "bytes": (running.part.ranks.bytes_sent - before) / rounds,
+        "seconds": (time.perf_counter() - start) / job.rounds,
+        "bytes": (running.part.ranks.bytes_sent - before) / job.rounds,
         "rows": running.cut().rows,
         "edges": running.cut().edges,
         "d": running.models.shape[1],
         "phases": dict(running.history[-1].seconds),
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-
-
-_running: dict[tuple[str, int], eq.Simulator] = {}
-
-
-def _kept(group: Any, make: Callable[[Any], eq.Simulator]) -> eq.Simulator:
-    key = (make.__name__, group.size())
-    if key not in _running:
-        _running[key] = make(group)
-        _running[key].step()
-    return _running[key]
 
 
 def _serve(rank: int, store: str, pipe: Connection) -> None:
@@ -140,10 +151,16 @@ def _serve(rank: int, store: str, pipe: Connection) -> None:
         world_size=RANKS,
         timeout=timedelta(minutes=10),
     )
-    groups = {size: dist.new_group(list(range(size))) for size in range(1, RANKS + 1)}
+    alone = [dist.new_group([other]) for other in range(RANKS)]
+    world = dist.new_group(list(range(RANKS)))
     imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    for ranks, make, rounds in iter(pipe.recv, None):
-        pipe.send(seconds(groups[ranks], make, rounds) | {"imported_rss": imported})
+    kept: dict[tuple[str, int, bool], eq.Simulator] = {}
+    for job in iter(pipe.recv, None):
+        if job.key not in kept:
+            kept[job.key] = job.start(alone[rank], world)
+            kept[job.key].step()
+        found = measure(job, kept[job.key], alone[rank] if job.ranks == 1 else world)
+        pipe.send(found | {"imported_rss": imported})
 
 
 class Ranks:
@@ -158,40 +175,51 @@ class Ranks:
             context.Process(target=_serve, args=(rank, store, theirs), daemon=True).start()
             self._pipes.append(ours)
 
-    def run(self, ranks: int, make: Callable[[Any], eq.Simulator], rounds: int) -> list[Any]:
-        for pipe in self._pipes[:ranks]:
-            pipe.send((ranks, make, rounds))
-        return [pipe.recv() for pipe in self._pipes[:ranks]]
+    def run(self, job: Job) -> list[Any]:
+        for pipe in self._pipes[: job.ranks]:
+            pipe.send(job)
+        return [pipe.recv() for pipe in self._pipes[: job.ranks]]
 
     def close(self) -> None:
         for pipe in self._pipes:
             pipe.send(None)
 
 
-def race(make: Callable[[Any], eq.Simulator]) -> dict[str, Any]:
-    """Rounds in one and in two processes by turns."""
+def race(make: Callable[..., eq.Simulator]) -> dict[str, Any]:
+    """Rounds in one process, in two, and in two that know nothing of each other, by turns."""
     ranks = Ranks()
-    rounds = max(1, round(SECONDS / ranks.run(1, make, 1)[0]["seconds"]))
-    ranks.run(RANKS, make, 1)
+    rounds = max(1, round(SECONDS / ranks.run(Job(make, 1, ranks=1))[0]["seconds"]))
+    jobs = [Job(make, rounds, ranks=1), Job(make, rounds), Job(make, rounds, apart=True)]
+    for job in jobs:
+        ranks.run(dataclasses.replace(job, rounds=1))
     turns = []
     for _ in range(TURNS):
-        one = ranks.run(1, make, rounds)[0]
-        two = ranks.run(RANKS, make, rounds)
-        turns.append((one["seconds"], two[0]["seconds"]))
+        found = [ranks.run(job) for job in jobs]
+        turns.append([each[0]["seconds"] for each in found])
     ranks.close()
+    two = found[1]
     expected = two[0]["rows"] * two[0]["d"] * 4
+    medians = [1e3 * statistics.median(times) for times in zip(*turns, strict=True)]
+    speedups = [one / two for one, two, _ in turns]
+    limits = [one / apart for one, _, apart in turns]
     return {
         "rounds_per_turn": rounds,
-        "ms_one_process": statistics.median(one for one, _ in turns) * 1e3,
-        "ms_two_processes": statistics.median(two for _, two in turns) * 1e3,
-        "speedup": statistics.median(one / two for one, two in turns),
-        "speedups": [round(one / two, 3) for one, two in turns],
+        "ms_one_process": medians[0],
+        "ms_two_processes": medians[1],
+        "ms_two_apart": medians[2],
+        "speedup": statistics.median(speedups),
+        "speedups": [round(each, 3) for each in speedups],
+        "speedup_apart": statistics.median(limits),
+        "speedups_apart": [round(each, 3) for each in limits],
         "d": two[0]["d"],
         "cut_edges": two[0]["edges"],
         "cut_rows": two[0]["rows"],
         "bytes_per_round": sum(x["bytes"] for x in two),
         "bytes_over_cut_rows": sum(x["bytes"] for x in two) / expected,
         "phases_ms": {name: value * 1e3 for name, value in two[0]["phases"].items()},
+        "phases_ms_one_process": {
+            name: value * 1e3 for name, value in found[0][0]["phases"].items()
+        },
     }
 
 
@@ -199,9 +227,9 @@ def measure_large() -> dict[str, Any]:
     """One simulation of many small clients in two processes."""
     ranks = Ranks()
     start = time.perf_counter()
-    ranks.run(RANKS, large, 1)
+    ranks.run(Job(large, 1))
     prepared = time.perf_counter() - start
-    found = ranks.run(RANKS, large, 5)
+    found = ranks.run(Job(large, 5))
     ranks.close()
     mine = LARGE / RANKS
     return {
