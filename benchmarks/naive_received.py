@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
@@ -108,6 +109,26 @@ def smea(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
     return least_spread(received, tolerated, largest_variance)
 
 
+def bridge_b(own: Tensor, received: Tensor, **inputs: Any) -> Tensor:
+    return bulyan(own, torch.cat([own[None], received]), **inputs)
+
+
+def sketches_of(models: Tensor, size: int) -> Tensor:
+    # Of fixed buckets and signs: random ones take as long.
+    places = torch.arange(models.shape[1])
+    signed = models * (1 - places % 2 * 2)
+    return models.new_zeros(len(models), size).index_add_(1, places % size, signed)
+
+
+def sketch_guard(
+    own: Tensor, received: Tensor, *, t: int, total: int, size: int = 1000, **_: Any
+) -> Tensor:
+    mine = sketches_of(own[None], size)
+    apart = (sketches_of(received, size) - mine).norm(dim=1)
+    accepted = received[apart <= 0.3 * math.exp(-t / total) * mine.norm()]
+    return accepted.mean(dim=0) if len(accepted) else own
+
+
 def nnm(own: Tensor, received: Tensor, *, tolerated: int, **_: Any) -> Tensor:
     nearest = squares_of(received).topk(len(received) - tolerated, largest=False).indices
     mixed = torch.stack([received[rows].mean(dim=0) for rows in nearest])
@@ -144,6 +165,8 @@ RULES: dict[str, Callable[..., Tensor]] = {
     "CAF": caf,
     "MDA": mda,
     "SMEA": smea,
+    "BridgeB": bridge_b,
+    "SketchGuard": sketch_guard,
     "NNM": nnm,
     "Bucketing": bucketing,
     "ARC": arc,

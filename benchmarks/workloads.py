@@ -39,7 +39,7 @@ RULES: dict[str, eq.Aggregator] = {
     "BridgeK": eq.Bridge("K"),
 }
 
-FURTHER_RULES: dict[str, eq.Aggregator] = {
+FURTHER_RULES: dict[str, Any] = {
     "MultiKrum": eq.MultiKrum(),
     "Bulyan": eq.Bulyan(),
     "MeaMed": eq.MeaMed(),
@@ -48,6 +48,8 @@ FURTHER_RULES: dict[str, eq.Aggregator] = {
     "CAF": eq.CAF(),
     "MDA": eq.MDA(),
     "SMEA": eq.SMEA(),
+    "BridgeB": eq.Bridge("B"),
+    "SketchGuard": eq.SketchGuard(),
     "NNM": eq.NNM(eq.TrimmedMean()),
     "Bucketing": eq.Bucketing(eq.Median()),
     "ARC": eq.ARC(eq.TrimmedMean()),
@@ -147,9 +149,21 @@ class Round:
         inputs = self.inputs | inputs
         aggregate = RULES[rule] if rule in RULES else FURTHER_RULES[rule]
         with without_warnings():  # time is measured, also where few neighbours are no guarantee
+            if isinstance(aggregate, eq.SketchGuard):
+                return self._exchanged(aggregate, **inputs)
             if self.n == 1:
                 return aggregate(self.models[0], self.models[1:], **inputs)
             return aggregate(self.models, self.topology.deliver(self.models), **inputs)
+
+    def _exchanged(self, rule: eq.SketchGuard, **inputs: Any) -> eq.Aggregated:
+        """Sketches, then models. A client alone computes those of its messages as well."""
+        own = self.models[0] if self.n == 1 else self.models
+        replies = iter([rule.as_sent(0, self.models[1:]), self.models[1:]] if self.n == 1 else [])
+
+        def exchange(sent: Tensor) -> Tensor | eq.Inbox:
+            return next(replies) if self.n == 1 else self.topology.deliver(sent)
+
+        return eq.run_exchanges(rule, own, exchange, **inputs)[1]
 
     def in_torch(self, rule: str, **inputs: Any) -> eq.Aggregated:
         with native.disabled():
