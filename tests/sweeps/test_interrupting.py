@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ def start(folder: Path, log: Path, workers: int) -> subprocess.Popen[str]:
     )
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a sweep and its workers, which may have ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
 def wait_for_round(log: Path, t: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not any(line.endswith(f" {t}") for line in lines(log)):
@@ -70,7 +78,7 @@ def test_signals_lose_rounds_since_checkpoint(
             process.kill()  # the workers find out by themselves
         _, err = process.communicate(timeout=60)
     finally:
-        process.kill()
+        end(process)
     assert process.returncode == -sign or "KeyboardInterrupt" in err
     # The workers of a killed sweep end after their round.
     time.sleep(0.5)
@@ -84,11 +92,24 @@ def test_signals_lose_rounds_since_checkpoint(
     try:
         wait_for_round(log, 25, resumed)
     finally:
-        os.killpg(resumed.pid, signal.SIGKILL)
-        resumed.communicate()
+        end(resumed)
     rounds = [line for line in lines(log) if line.startswith("0 ")]
     again = len(rounds) - len(set(rounds))
     assert again <= 5 + 1  # save_every, and the round that was interrupted
+
+
+@posix
+def test_worker_that_begins_without_its_driver(tmp_path: Path) -> None:
+    """The driver is killed when the first worker begins its cell; the other begins later."""
+    log = tmp_path / "log"
+    process = start(tmp_path / "results", log, 2)
+    try:
+        wait_for_round(log, 0, process)
+        process.kill()
+        process.communicate(timeout=60)  # until no worker holds the pipe
+    finally:
+        end(process)
+    assert not any(line.endswith(" 399") for line in lines(log))
 
 
 class FullDiskError(OSError):
@@ -200,11 +221,9 @@ def test_two_sweeps_share_the_work(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         finally:
-            other.kill()
-            other.communicate()
+            end(other)
     finally:
-        process.kill()
-        process.communicate()
+        end(process)
     found = lines(log)
     assert len(found) == len(set(found))
     assert not any(line.endswith(" 399") for line in found)  # both ran at the same time

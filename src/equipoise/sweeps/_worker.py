@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -63,7 +64,7 @@ class Task:
 
 def run_cell(task: Task) -> Outcome:
     """Run a cell, unless it is finished or another process is running it."""
-    _parent_of(os.getpid())  # known before it can die
+    _first_parent_of(os.getpid())  # known before it can die
     functions = _unpickled(task.functions)
     with _threads(task.threads), _without_interrupts(task.driver):
         if task.folder is None:
@@ -77,8 +78,20 @@ def run_cell(task: Task) -> Outcome:
             return Outcome(busy=True)
 
 
+def _is_orphan(task: Task) -> bool:
+    """Whether the process that started this worker has died, so that it works for nobody."""
+    process = multiprocessing.current_process()
+    if process.pid == task.driver:
+        return False
+    # joblib's own workers are children of the driver, which may die before their first cell
+    # begins. Those of a cluster have parents that only they know.
+    is_child = process.name.startswith("LokyProcess")
+    started_by = task.driver if is_child else _first_parent_of(os.getpid())
+    return os.getppid() != started_by
+
+
 @functools.cache
-def _parent_of(process: int) -> int:
+def _first_parent_of(process: int) -> int:
     """The process that started this one, which another number replaces when it has died."""
     return os.getppid()
 
@@ -131,8 +144,7 @@ def _run(
         raise ValueError("make must return a Simulator(..., total=...), found one without total")
 
     def after_round(simulator: Simulator) -> object:
-        # A worker whose driver was killed would work on for nobody.
-        if os.getpid() != task.driver and os.getppid() != _parent_of(os.getpid()):
+        if _is_orphan(task):
             if checkpoint is not None and _resumes(made):
                 made.save(checkpoint)
             os._exit(1)
