@@ -14,8 +14,9 @@ from torch import Tensor
 
 from equipoise._utils.validation import describe
 
-# A wait begins with short sleeps, since most ranks finish at nearly the same time.
-FIRST_SLEEP = 5e-5
+# Seconds of sleep between two looks at an operation: a tenth of the time waited so far, because
+# most ranks finish at nearly the same time, but not less than the first and not more than the last.
+FIRST_SLEEP = 2e-5
 LONGEST_SLEEP = 2e-3
 # Seconds between two looks at the store for the error of another rank.
 LOOK_EVERY = 0.5
@@ -61,11 +62,9 @@ class Ranks:
 
     def wait(self, work: Any, doing: str) -> None:
         """Wait for an operation; raise `LostRankError` if another rank cannot join it."""
-        start = looked = time.monotonic()
-        sleep = FIRST_SLEEP
+        start = looked = now = time.monotonic()
         while not work.is_completed():
-            time.sleep(sleep)
-            sleep = min(2 * sleep, LONGEST_SLEEP)
+            time.sleep(min(max((now - start) / 10, FIRST_SLEEP), LONGEST_SLEEP))
             now = time.monotonic()
             if now - looked > LOOK_EVERY:
                 looked = now
