@@ -20,9 +20,10 @@ from equipoise.kernels._message_distances import exact_message_distances, messag
 from equipoise.kernels._norms import is_tame, norms
 from equipoise.kernels._received_messages import ReceivedMessages
 
-# The formula above has an error of 1e-6 |x_l|^2 for a message x_l that is farther away than others.
-# Weights are at most inverse to distances, so that the error matters relative to |x_l| times the
-# usual distance, or the radius of clipping. Up to eight of these, 1e-5 remains. Beyond that, scalar
+# The formula above has an error of 1e-6 |x_l|^2 for the longer one of two messages. Weights are at
+# most inverse to distances, so that messages count by their directions: divided by both lengths,
+# the error is 1e-6 times the ratio of the lengths, where no length counts as less than the usual
+# distance, or the radius of clipping. Up to a ratio of eight, 1e-5 remains. Beyond that, scalar
 # products of the models themselves are computed in float64, with an error of 1e-16 of the product
 # of their norms: this is exact enough for messages far from the center, whatever their size.
 FAR = 8.0
@@ -91,9 +92,13 @@ def centered_products(
             usual = usual / unit
         is_far = lengths > FAR * usual[:, None]
         scales = (lengths / usual[:, None]).clamp_max(LARGEST).where(is_far, 1.0)
-        inside = lengths.where(~is_far, 0.0).square()
+        is_huge = is_far & ~is_tame(lengths, lengths)  # the square may not fit a float64
+        inside = lengths.where(~is_huge, 0.0).square()
         products = (inside[:, :, None] + inside[:, None, :] - squares) / 2
-        which, left, right = (is_far[:, :, None] | is_far[:, None, :]).nonzero(as_tuple=True)
+        products = products / scales[:, :, None] / scales[:, None, :]
+        differ = scales[:, :, None] > FAR * scales[:, None, :]
+        careful = differ | differ.mT | is_huge[:, :, None] | is_huge[:, None, :]
+        which, left, right = careful.nonzero(as_tuple=True)
         if len(which):
             rows = (group.rows[which, left], group.rows[which, right])
             lengths_of_units = scales * unit[:, None]
