@@ -43,7 +43,7 @@ def refused(box: Mailbox, payload: bytes, sender: str | None = "b") -> RefusedEr
 
 
 def finish(box: Mailbox, timeout: float = 0.0) -> eq.Inbox:
-    return box.finish(torch.tensor([1, 2]), time.monotonic() + timeout)
+    return box.finish((1, 2), time.monotonic() + timeout)
 
 
 def row(inbox: eq.Inbox, slot: int = 0) -> Tensor:
@@ -59,6 +59,19 @@ def test_message_fills_slot_of_sender() -> None:
     assert inbox.mask.tolist() == [[False, True]]
     assert row(inbox, 1).tolist() == [2.0, 2.0, 2.0]
     assert inbox.absences == {1: "silent: no message arrived before the deadline"}
+
+
+def test_inbox_may_be_modified() -> None:
+    box = mailbox()
+    for t in range(2):
+        box.begin(OWN, Position(t))
+        push(box, message(t))
+        push(box, message(t, sender="c"), "c")
+        inbox = finish(box)
+        assert inbox.senders.tolist() == [[1, 2]]
+        assert inbox.mask.tolist() == [[True, True]]
+        inbox.mask[0, 0] = False
+        inbox.senders[0, 1] = 7
 
 
 def test_absent_rows_hold_no_old_models() -> None:

@@ -61,7 +61,7 @@ class Mailboxes(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.is_running)
     def finish(self) -> None:
-        inbox = self.box.finish(torch.arange(len(NAMES)), time.monotonic())
+        inbox = self.box.finish(tuple(range(len(NAMES))), time.monotonic())
         self.is_running = False
         assert not self.honest_is_sent or bool(inbox.mask[0, 0])
         for row, name in enumerate(NAMES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Self
 
 import torch
@@ -146,7 +145,6 @@ class ReceivedMessages:
     def _copy(self, memo: Memo, **changed: object) -> Self:
         """A copy with another cache and some other fields, which are not checked again."""
         # A shallow copy shares the tensors, and skips the checks of `Inbox.__post_init__`.
-        part = copy(self)
-        for name, value in {**changed, "_memo": memo}.items():
-            object.__setattr__(part, name, value)
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__, **changed, _memo=memo)
         return part

@@ -15,6 +15,8 @@ from equipoise._utils.validation import check_count, check_range, describe, is_f
 from equipoise.kernels import ReceivedMessages
 from equipoise.messages._parsing import UNREADABLE, as_ids, as_messages, copy_values, parse_message
 
+Senders = range | tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Inbox(ReceivedMessages):
@@ -93,7 +95,7 @@ class Inbox(ReceivedMessages):
             raise ValueError(f"received must be {expected}, found {describe(received)}")
         if received.is_meta or cls is not Inbox:
             return cls(received.detach(), _all_rows(len(received), received.device))
-        return _inbox_of_one(len(received), received.device).with_bank(received.detach())
+        return inbox_of_one(received.detach(), range(len(received)))
 
     @classmethod
     def collect(
@@ -173,8 +175,10 @@ class Inbox(ReceivedMessages):
         overflows'}
         """
         check_count("receiver", receiver, 0, self.n - 1)
-        mask = self.mask[receiver].tolist()
         present = self.present[receiver].tolist()
+        if all(present):
+            return {}
+        mask = self.mask[receiver].tolist()
         absent = {}
         for slot in range(self.k):
             if not mask[slot]:
@@ -199,12 +203,15 @@ class Inbox(ReceivedMessages):
                 f"absences needs the inbox of one receiver, found {self.n}; "
                 "inbox.of(i).absences are those of receiver i"
             )
+        reasons = self.why_absent()
+        if not reasons:
+            return {}
+        senders = self.senders[0].tolist()
+        heard = {sender for slot, sender in enumerate(senders) if slot not in reasons}
         found: dict[int, str] = {}
-        heard = set(self.senders[0][self.present[0]].tolist())
-        for slot, reason in self.why_absent().items():
-            sender = int(self.senders[0, slot])
-            if sender not in heard:
-                found.setdefault(sender, reason)
+        for slot, reason in reasons.items():
+            if senders[slot] not in heard:
+                found.setdefault(senders[slot], reason)
         return found
 
     @property
@@ -266,21 +273,25 @@ def _all_rows(k: int, device: torch.device) -> Tensor:
     return torch.arange(k, device=device)[None]
 
 
-@lru_cache(maxsize=16)
-def _template_of_one(k: int, device: torch.device) -> Inbox:
-    """An inbox of k messages without values, whose edges are found once for all calls."""
-    # Tensors made under inference_mode have no count of in-place changes.
-    with torch.inference_mode(False):
-        return Inbox(torch.empty(k, 0, device=device), _all_rows(k, device))
-
-
-def _inbox_of_one(k: int, device: torch.device) -> Inbox:
-    template = _template_of_one(k, device)
+def inbox_of_one(bank: Tensor, senders: Senders) -> Inbox:
+    """The inbox of one client with a message of each sender, in the rows of the bank."""
+    template = _template_of_one(senders, bank.device)
     # Its ids are part of the inboxes that are handed out, and may have been modified there.
     if any(x._version for x in template._ids):
         _template_of_one.cache_clear()
-        template = _template_of_one(k, device)
-    return template
+        template = _template_of_one(senders, bank.device)
+    return template.with_bank(bank)
+
+
+@lru_cache(maxsize=16)
+def _template_of_one(senders: Senders, device: torch.device) -> Inbox:
+    """An inbox of one message per sender without values, with the edges for all calls."""
+    # Tensors made under inference_mode have no count of in-place changes.
+    with torch.inference_mode(False):
+        bank = torch.empty(len(senders), 0, device=device)
+        rows = _all_rows(len(senders), device)
+        ids = rows if isinstance(senders, range) else rows.new_tensor([senders])
+        return Inbox(bank, rows, senders=ids)
 
 
 def _as_wire_dtype(dtype: torch.dtype | None, like: Tensor) -> torch.dtype:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from equipoise.messages.wire import HEADER_LIMIT, Header, read_header
 from equipoise.peers.transport import RefusedError
@@ -32,7 +30,6 @@ class Buffer:
     If ``is_in_place``, the body is a row of the bank of the exchange that is running.
     """
 
-    sender: str
     header: Header
     body: memoryview
     is_in_place: bool = False
@@ -42,15 +39,7 @@ class Buffer:
     @classmethod
     def for_header(cls, header: Header) -> Buffer:
         """Memory of its own for the message with this header."""
-        return cls(header.sender, header, _new_memory(header.body_size))
-
-    @classmethod
-    def in_row(cls, header: Header, row: Tensor) -> Buffer:
-        """A buffer that writes the message to its row, if their bytes are alike."""
-        if row.device.type != "cpu" or row.dtype != header.dtype or sys.byteorder != "little":
-            return cls.for_header(header)
-        body = row.view(torch.uint8).numpy().data
-        return cls(header.sender, header, body, is_in_place=True)
+        return cls(header, _new_memory(header.body_size))
 
     def append(self, chunk: memoryview) -> bool:
         """Add the next bytes; return whether there is room for them."""
@@ -74,6 +63,11 @@ class Buffer:
         self.body = memoryview(b"")
 
     @property
+    def sender(self) -> str:
+        """The name in the header."""
+        return self.header.sender
+
+    @cached_property
     def position(self) -> Position:
         """The exchange that the message is for."""
         return Position(self.header.round, self.header.exchange)

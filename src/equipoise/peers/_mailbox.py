@@ -10,6 +10,7 @@ A neighbor may send arbitrary bytes at any time. Three properties bound what it 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,13 +18,16 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from threading import Condition
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise.messages import Header, Inbox, decode_into
+from equipoise.messages.inbox import inbox_of_one
 from equipoise.peers._arriving import (
     REPLACED,
     TOO_LONG,
@@ -71,6 +75,17 @@ class Exchange:
     begun: float
     missing: set[str]
 
+    def buffer_for(self, header: Header, row: int) -> Buffer:
+        """The row itself if it holds the same bytes as the message, or else memory of its own."""
+        is_plain = self.bank.device.type == "cpu" and sys.byteorder == "little"
+        if not is_plain or self.bank.dtype != header.dtype:
+            return Buffer.for_header(header)
+        return Buffer(header, self._bytes[row].data, is_in_place=True)
+
+    @cached_property
+    def _bytes(self) -> np.ndarray:
+        return self.bank.view(torch.uint8).numpy()
+
 
 class Mailbox:
     """Collects the messages of all neighbors; an `Endpoint` for transports.
@@ -112,7 +127,7 @@ class Mailbox:
                     with suppress(RefusedError):  # its round was skipped, or its size is wrong now
                         self._take(neighbor.waiting.pop(due))
 
-    def finish(self, senders: Tensor, end: float) -> Inbox:
+    def finish(self, senders: tuple[int, ...], end: float) -> Inbox:
         """The inbox of the exchange, once each neighbor has been heard or the time is ``end``.
 
         ``senders`` are the ids of the neighbors.
@@ -129,13 +144,15 @@ class Mailbox:
             reasons = {neighbor.row: neighbor.trouble for neighbor in missing}
             for neighbor in self.neighbors.values():
                 neighbor.trouble = SILENT
-        mask = torch.ones_like(senders, dtype=torch.bool)
+        inbox = inbox_of_one(running.bank, senders)
+        if not reasons:
+            return inbox
         absent = list(reasons)
-        mask[absent] = False
         # The memory holds messages of earlier rounds.
         running.bank[absent] = 0.0
-        rows = torch.arange(len(senders), device=senders.device)
-        return Inbox(running.bank, rows[None], mask[None], senders[None], reasons=reasons)
+        mask = inbox.mask.clone()
+        mask[0, absent] = False
+        return Inbox(running.bank, inbox.slots, mask, inbox.senders, reasons=reasons)
 
     def newest_rounds(self) -> list[int]:
         """The latest round that each neighbor has announced, -1 if it was not heard."""
@@ -238,14 +255,14 @@ class Mailbox:
             if position in neighbor.taken or position in neighbor.waiting:
                 raise self.refuse(header.sender, "duplicate: the first message counts")
             if self._is_useless(position):
-                raise self._refuse_late(header.sender, position)
+                raise self.refuse(header.sender, self._late(position))
             self._check_room(neighbor, position)
             # A sender that lost its connection sends again while the first copy still seems to be
             # on its way. The later copy takes the place of the first one.
             if position in neighbor.arriving:
                 neighbor.arriving[position].discard(REPLACED)
             if self._running is not None and self._when(position) is When.RUNNING:
-                buffer = Buffer.in_row(header, self._running.bank[neighbor.row])
+                buffer = self._running.buffer_for(header, neighbor.row)
             else:
                 buffer = Buffer.for_header(header)
             neighbor.arriving[position] = buffer
@@ -308,9 +325,6 @@ class Mailbox:
         if buffer.discarded is not None:
             raise self.refuse(buffer.sender, buffer.discarded)
 
-    def _refuse_late(self, sender: str, position: Position) -> RefusedError:
-        return self.refuse(sender, self._late(position))
-
     def _late(self, position: Position) -> str:
         return f"late: round {position.t} arrived in round {self._position.t}"
 
@@ -347,7 +361,7 @@ class Mailbox:
         """Use a complete message in the exchange that is running, or keep it as a late one."""
         neighbor = self.neighbors[buffer.sender]
         if self._is_useless(buffer.position):
-            raise self._refuse_late(buffer.sender, buffer.position)
+            raise self.refuse(buffer.sender, self._late(buffer.position))
         self._check_size(buffer.header)  # it may have changed since the message was admitted
         if self._running is not None and self._when(buffer.position) is When.RUNNING:
             neighbor.report.seconds_waited += time.monotonic() - self._running.begun

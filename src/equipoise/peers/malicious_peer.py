@@ -79,8 +79,7 @@ class MaliciousPeer(Peer):
         now = time.monotonic()
         self._mailbox.begin(own, position)
         self._position = position
-        senders = self._senders.to(own.device)
-        inbox = self._mailbox.finish(senders, now + LISTENING * (end - now))
+        inbox = self._mailbox.finish(self._senders, now + LISTENING * (end - now))
         lies = self._forge(own, inbox, position)
         for neighbor, lie in zip(self.neighbors, lies, strict=True):
             payload = self._pack(lie, position)

@@ -94,7 +94,7 @@ class Peer:
         self.name = name
         self.neighbors = tuple(found)
         self.ids = {other: i for i, other in enumerate(self.names)}
-        self._senders = torch.tensor([self.ids[other] for other in found], dtype=torch.int64)
+        self._senders = tuple(self.ids[other] for other in found)
         if transport is None:
             transport = _grpc_transport(name, addresses, listen, credentials, insecure)
         self._transport = transport
@@ -189,7 +189,7 @@ class Peer:
         for neighbor in self.neighbors:
             # On a busy machine, the time can be over before the message is on its way.
             self._transport.send(neighbor, payload, max(0.0, end - time.monotonic()))
-        return self._mailbox.finish(self._senders.to(own.device), end)
+        return self._mailbox.finish(self._senders, end)
 
     def _pack(self, model: Tensor, position: Position) -> list[bytes]:
         """A message in chunks."""
