@@ -84,9 +84,12 @@ def mea_med(own: Vector, messages: Sequence[Message], *, tolerated: int, **_: An
 
 
 def geometric_median(
-    own: Vector, messages: Sequence[Message], *, nu: float = 1e-6, **_: Any
+    own: Vector, messages: Sequence[Message], *, nu: float = 1e-6, steps: int = 1000, **_: Any
 ) -> Answer:
-    """Pillutla et al. (2022): Weiszfeld steps from the coordinate-wise median, to convergence."""
+    """Pillutla et al. (2022): Weiszfeld steps from the coordinate-wise median, to convergence.
+
+    Near a message that almost is the median, steps shrink slowly: the limit can be noticed.
+    """
     here = present(messages)
     if not here:
         return mean_of(own, messages, here)
@@ -96,7 +99,7 @@ def geometric_median(
     # The lower median, or the largest distance if most messages are the median.
     unit = np.sort(apart)[(len(apart) - 1) // 2] or apart.max()
     shares = np.full(len(here), 1 / len(here))
-    for _step in range(3000 if unit > 0 else 0):
+    for _step in range(steps if unit > 0 else 0):
         apart = np.array([norm(x - v) for x in values])
         pulls = 1 / np.maximum(nu * unit, apart)
         shares = pulls / pulls.sum()
