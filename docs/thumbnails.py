@@ -13,7 +13,7 @@ RED = eq.plots.MALICIOUS
 
 
 def draw(histories):
-    drawings = (ball, lines_of(histories), shrinking, few_clients, limits, changing)
+    drawings = (ball, lines_of(histories), shrinking, few_clients, limits, changing, worlds)
     return {f"example-{i}": drawn(drawing) for i, drawing in enumerate(drawings, start=1)}
 
 
@@ -97,3 +97,17 @@ def changing(figure):
     graph = eq.Topology.regular(12, 6, seed=0, malicious=malicious)
     for t, ax in enumerate(figure.subplots(1, 3)):
         eq.plots.graph(graph.drop(0.5, torch.Generator().manual_seed(t)), malicious, ax)
+
+
+def worlds(figure):
+    """Draw two cliques that are joined by bridges."""
+    graph = eq.Topology.two_worlds(12, bridges=2)
+    angles = 2 * math.pi * torch.arange(6) / 6
+    circle = 0.8 * torch.stack([angles.cos(), angles.sin()], dim=1)
+    places = torch.cat([circle - torch.tensor([1.4, 0]), circle + torch.tensor([1.4, 0])])
+    ax = plain(figure)
+    for sender, receiver in graph.edges().tolist():
+        ends = places[[sender, receiver]]
+        ax.plot(*ends.T, color="grey", linewidth=0.5, alpha=0.6, zorder=1)
+    ax.scatter(*places[:6].T, color=BLUE, s=30)
+    ax.scatter(*places[6:].T, color=eq.plots.COLORS[1], s=30)

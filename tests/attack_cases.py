@@ -71,6 +71,8 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "NonFinite": (attacks.NonFinite(), one),
     "Zero": (attacks.Zero(), one),
     "Spectral": (attacks.Spectral(), per_victim),
+    "Tuned": (attacks.Tuned(attacks.Dissensus()), per_victim),
+    "Tuned-global": (attacks.Tuned(attacks.LIE(z=1.0, scope="global"), queries=4), per_victim),
     "Window": (attacks.Window(attacks.LIE(z=1.0), 0, 5), per_victim),
     "OnlyClients": (attacks.OnlyClients(attacks.Gaussian(), clients=(0,)), per_sender),
     "InModelSpace": (attacks.InModelSpace(attacks.LIE(z=1.0)), per_victim),

@@ -66,8 +66,8 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 # Notebooks
 
 
-def test_there_are_six_notebooks() -> None:
-    assert [path.name[0] for path in NOTEBOOKS] == list("123456")
+def test_notebooks_are_numbered() -> None:
+    assert [path.name[0] for path in NOTEBOOKS] == list("1234567")
 
 
 @by_name

@@ -176,7 +176,7 @@ def test_half_precision_rounds_once(name: str, dtype: torch.dtype) -> None:
     wide.generator.manual_seed(5)
     expected = attack.forge(wide)
     assert found.rows.dtype == dtype
-    if "Adaptive" in name:  # it asks a rule that hears rounded lies
+    if "Adaptive" in name or "Tuned" in name:  # they ask a rule that hears rounded lies
         torch.testing.assert_close(found.rows.float(), expected.rows, rtol=0.05, atol=0.02)
     else:
         assert torch.equal(found.rows.nan_to_num(), expected.rows.to(dtype).nan_to_num())

@@ -114,6 +114,21 @@ def test_adaptive() -> None:
     assert not torch.equal(lies_to_benign(attack, huge), lies)
 
 
+def test_tuned() -> None:
+    """It asks a rule about all clients, as `Adaptive` does."""
+
+    def rule(own: Tensor, inbox: eq.Inbox, **_: Any) -> eq.Aggregated:
+        limit = own.abs().max()
+        return eq.Aggregated(eq.Gossip()(own, inbox).model.clamp(-limit, limit), None)
+
+    attack = attacks.Tuned(attacks.Dissensus())
+    assert attack.uses_malicious_models is True
+    known = dataclasses.replace(random_knowledge(5, 6, [0, 1], p=1.0), rule=rule)
+    lies = lies_to_benign(attack, known)
+    huge = list(with_other_malicious_models(known))[-1]
+    assert not torch.equal(lies_to_benign(attack, huge), lies)
+
+
 @pytest.mark.parametrize("attack", [FLIP, NOISE], ids=repr)
 def test_data_attacks(attack: Any) -> None:
     """Malicious clients send the models that they train."""
@@ -122,13 +137,14 @@ def test_data_attacks(attack: Any) -> None:
 
 
 def test_every_attack_is_listed() -> None:
-    listed = {type(attack).__name__ for attack in [*UNUSED, *USED, FLIP, NOISE]} | {"Adaptive"}
+    listed = {type(attack).__name__ for attack in [*UNUSED, *USED, FLIP, NOISE]}
+    listed |= {"Adaptive", "Tuned"}
     combinations = {"Combined", "InModelSpace", "OnlyClients", "Window"}
     protocols = {"DataAttack", "MessageAttack"}
     public = {name: getattr(attacks, name) for name in attacks.__all__}
     found = {name for name, x in public.items() if hasattr(x, "forge") or hasattr(x, "poison")}
     assert found - combinations - protocols == listed
-    assert len(listed) == 18
+    assert len(listed) == 19
 
 
 def test_no_finite_benign_model() -> None:

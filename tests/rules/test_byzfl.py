@@ -21,7 +21,7 @@ F = 2
 
 def theirs(name: str, *options: Any, **named: Any) -> Any:
     peers.byzfl_aggregators()
-    module = "preaggregators" if name in ("NNM", "ARC") else "aggregators"
+    module = "preaggregators" if name in ("NNM", "ARC", "Clipping") else "aggregators"
     found = importlib.import_module(f"byzfl.aggregators.{module}")
     return getattr(found, name)(*options, **named)
 
@@ -45,7 +45,13 @@ CASES: dict[str, tuple[Any, Any]] = {
         lambda: theirs("CenteredClipping", L=4, tau=3.0),
     ),
     "NNM": (eq.NNM(eq.MeaMed(F)), lambda: lambda x: theirs("Meamed", F)(theirs("NNM", F)(x))),
-    # It clips around 0, which is own here.
+    # Own, which byzfl takes among the vectors, is 0 here.
+    "NNA": (eq.NNA(F), lambda: lambda x: theirs("MoNNA", F)(torch.cat([torch.zeros(1, 40), x]))),
+    # The next two clip around 0, which is own here.
+    "StaticClip": (
+        eq.StaticClip(eq.TrimmedMean(F), radius=6.0),
+        lambda: lambda x: theirs("TrMean", F)(theirs("Clipping", 6.0)(x)),
+    ),
     "ARC": (eq.ARC(eq.TrimmedMean(F)), lambda: lambda x: theirs("TrMean", F)(theirs("ARC", F)(x))),
 }
 

@@ -39,6 +39,7 @@ from equipoise.attacks.triggers import (
     targeted,
 )
 from equipoise.attacks.trim_attack import TrimAttack
+from equipoise.attacks.tuned import Tuned
 from equipoise.attacks.zero import Zero
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "Spectral",
     "Trigger",
     "TrimAttack",
+    "Tuned",
     "Window",
     "Zero",
     "attack_success_rate",

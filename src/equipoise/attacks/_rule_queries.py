@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from equipoise import kernels
 from equipoise.attacks._statistics import Observed
 from equipoise.attacks.knowledge import Knowledge
-from equipoise.messages import Lies
+from equipoise.messages import Inbox, Lies
 from equipoise.rules import Aggregator, without_warnings
 from equipoise.types import Aggregated
 
@@ -36,10 +37,19 @@ class RuleQueries:
         # Rounded to the dtype of the models, as victims receive it: that may decide acceptance.
         return Lies(*self.benign.lies_per_victim(rows.to(self.known.models.dtype)))
 
+    @cached_property
+    def _inbox(self) -> Inbox:
+        """The messages of the round at strength 0: queries replace only the lies in it."""
+        known = self.known
+        lies = self.lies(torch.zeros(len(self.start), device=self.start.device))
+        return known.topology.deliver(known.models, lies, known.malicious_mask)
+
     def outcome(self, gamma: Tensor) -> Aggregated:
         """Return the rule's result for all clients, with the random numbers that it will draw."""
         known = self.known
-        inbox = known.topology.deliver(known.models, self.lies(gamma), known.malicious_mask)
+        # Each lie is sent, and they are the last rows of the bank.
+        rows = self.lies(gamma).rows
+        inbox = self._inbox.with_bank(torch.cat([self._inbox.bank[: -len(rows)], rows]))
         # A query must not write to the output buffer of the round, nor advance its generator.
         inputs: Any = {name: value for name, value in known.inputs.items() if name != "out"}
         if inputs.get("generator") is not None:
@@ -103,7 +113,7 @@ def require_single_exchange(rule: object) -> Aggregator:
         named = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
         found = "None" if rule is None else named
         raise ValueError(
-            "rule must be a rule with one exchange per round, given to Adaptive or to Knowledge, "
+            "rule must be a rule with one exchange per round, given to the attack or to Knowledge, "
             f"found {found}; for LEARN give TrimmedMean, its last step"
         )
     return rule

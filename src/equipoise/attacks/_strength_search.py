@@ -27,6 +27,9 @@ GRID = (
 # Damage within this share of the largest counts as the largest: beyond the plateau of a robust rule
 # a lie only becomes easier to detect.
 DAMAGE_TOLERANCE = 1e-3
+# A search that climbs to a maximum shortens its step by this factor after the first failure. Two
+# steps, one to each side, then halve it: 8 of them reach 1/16 of the last doubling.
+SHORTER = 0.5**0.5
 
 
 def literal_strength(queries: RuleQueries, start: float, tolerance: float) -> Tensor:
@@ -56,6 +59,27 @@ def largest_strength(queries: RuleQueries) -> Tensor:
         return _most_harmful(queries, unit)
     accepted = _largest_accepted(queries, unit.where(weighted, 0.0), queries.accepted(at_start))
     return accepted if weighted.all() else accepted.where(weighted, _most_harmful(queries, unit))
+
+
+def most_damage(damage: Callable[[Tensor], Tensor], start: Tensor, queries: int) -> Tensor:
+    """(a,) strengths >= 0 that do much damage, found from ``start`` by that many queries.
+
+    Steps double while damage grows, then shorten around the best strength so far.
+    """
+    best = start
+    most = damage(best)
+    step = torch.ones_like(best)
+    is_growing = torch.ones_like(best, dtype=torch.bool)
+    for query in range(1, queries):
+        # Shorter steps take turns between the two sides.
+        tested = torch.where(is_growing | (query % 2 == 0), best + step, best - step).clamp_min(0)
+        found = damage(tested)
+        is_better = found > most  # False for NaN
+        best = torch.where(is_better, tested, best)
+        most = torch.where(is_better, found, most)
+        is_growing = is_growing & is_better
+        step = torch.where(is_growing, 2 * step, SHORTER * step)
+    return best
 
 
 def _largest_accepted(queries: RuleQueries, unit: Tensor, accepts_start: Tensor) -> Tensor:

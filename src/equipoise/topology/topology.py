@@ -185,6 +185,10 @@ class Topology(Graph, NamedGraphs, RandomGraphs):
         Dieuleveut and Hendrikx (ICML 2025) attack graphs of benign clients this way: each client
         has ``count`` malicious neighbors.
 
+        The new clients have n neighbors, which lowers the Metropolis weights of their edges. In
+        that paper each client has attackers of its own: take uniform gossip weights, which are its
+        Metropolis weights if the graph of benign clients is regular.
+
         >>> graph = eq.Topology.ring(5).with_malicious(2)
         >>> graph.malicious_neighbors([5, 6])
         tensor([2, 2, 2, 2, 2, 0, 0])
