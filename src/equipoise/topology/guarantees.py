@@ -25,7 +25,10 @@ class Verdict:
 
 @runtime_checkable
 class Guarantee(Protocol):
-    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph."""
+    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph.
+
+    ``str`` of it is the condition in words.
+    """
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Whether the theory covers the graph of this graph."""
@@ -39,6 +42,9 @@ class NoMalicious:
     >>> eq.topology.NoMalicious().judge(eq.Topology.ring(5).diagnose([0])).covered
     False
     """
+
+    def __str__(self) -> str:
+        return "none if f > 0"
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if no benign client has a malicious neighbor."""
@@ -58,6 +64,9 @@ class Trimming:
     >>> eq.topology.Trimming().judge(graph)
     Verdict(covered=True, reason='r = 5 >= 2f + 1 = 5')
     """
+
+    def __str__(self) -> str:
+        return "consensus if r >= 2f + 1"
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the graph is (2f + 1)-robust."""
@@ -95,6 +104,9 @@ class Spectral:
 
     def __post_init__(self) -> None:
         check_number("rho", self.rho, positive=True)
+
+    def __str__(self) -> str:
+        return f"consensus if mu_2 > {2 * self.rho:g}b"
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the benign subgraph is well connected for the tolerated weight."""
@@ -135,6 +147,17 @@ class Neighbors:
         check_count("per_malicious", self.per_malicious, 1)
         check_count("more", self.more, 0)
 
+    def __str__(self) -> str:
+        return f"each aggregate if {self._condition}"
+
+    @property
+    def _count(self) -> str:
+        return "k + 1" if self.own_counts else "k"
+
+    @property
+    def _condition(self) -> str:
+        return f"{self._count} >= {self.per_malicious}f + {self.more}"
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if all benign clients have enough neighbors for the number they tolerate."""
         if exceeded := _exceeded(graph):
@@ -144,14 +167,12 @@ class Neighbors:
         needed = self.per_malicious * f + self.more
         # A client that nobody can attack needs no guarantee.
         short = (graph.benign & (found < needed) & (f > 0)).nonzero().flatten()
-        name = "k + 1" if self.own_counts else "k"
-        condition = f"{name} >= {self.per_malicious}f + {self.more}"
         if not len(short):
-            return Verdict(True, f"{condition} at all clients; bounds each aggregate only")
+            return Verdict(True, f"{self._condition} at all clients; bounds each aggregate only")
         first = int(short[0])
         return Verdict(
             False,
-            f"{name} = {int(found[first])} < {self.per_malicious}f + {self.more} = "
+            f"{self._count} = {int(found[first])} < {self.per_malicious}f + {self.more} = "
             f"{int(needed[first])} at client {first}"
             + (f" and {len(short) - 1} more" if len(short) > 1 else ""),
         )
@@ -169,14 +190,20 @@ class BenignConnected:
 
     note: str = ""
 
+    def __str__(self) -> str:
+        return "convergence if benign clients are connected" + self._remark
+
+    @property
+    def _remark(self) -> str:
+        return f"; {self.note}" if self.note else ""
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the benign subgraph is connected."""
         if graph.malicious is None:
             return Verdict(None, NO_PLACES)
         if graph.components > 1:
             return Verdict(False, f"benign clients form {graph.components} components")
-        note = f"; {self.note}" if self.note else ""
-        return Verdict(True, f"benign clients are connected{note}")
+        return Verdict(True, f"benign clients are connected{self._remark}")
 
 
 @dataclass(frozen=True)
@@ -188,6 +215,9 @@ class NotChecked:
     """
 
     why: str
+
+    def __str__(self) -> str:
+        return f"not known: {self.why}"
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Not known."""
