@@ -13,6 +13,7 @@ from equipoise._utils.validation import check_choice, check_count, check_number,
 from equipoise.kernels import CenteredProducts
 from equipoise.messages import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, own_share
+from equipoise.topology import NoTheorem
 from equipoise.types import Aggregated
 
 
@@ -47,6 +48,7 @@ class CenteredClip(Rule):
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.0500]))
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem("its theorem is about a server")
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
 

@@ -13,6 +13,7 @@ from equipoise._utils.validation import check_choice, check_flag, check_number, 
 from equipoise.messages import Inbox
 from equipoise.rules._gossip import gossip_weights
 from equipoise.rules.base import Rule, as_diagnostic, own_share, uniform
+from equipoise.topology import NoTheorem
 from equipoise.types import Aggregated
 
 
@@ -46,6 +47,9 @@ class SCClip(Rule):
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.0500]))
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem(
+        "that of its paper is about the radius of ClippedGossip"
+    )
     isotropic: ClassVar[bool] = True
 
     tau: float | Literal["median", "second_largest"] = 1.0
