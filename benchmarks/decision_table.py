@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -119,7 +120,10 @@ def tables(times: dict[str, Any]) -> str:
     costs = [_costs(name, facts, times["ms"].get(name)) for name, facts in everything.items()]
     theory = [_theory(name, facts) for name, facts in everything.items()]
     measured = f"Milliseconds: {times['workload']}; one thread, torch {times['torch']}."
-    return f"\n{COSTS}{''.join(costs)}\n{measured}\n\n{THEORY}{''.join(theory)}\n"
+    weighted = [f"`{name}`" for name, facts in RULES.items() if hasattr(facts.rule, "cap")]
+    samples = f"With `weighted=True`, these also need `samples`: {', '.join(weighted)}."
+    after_costs = fill(f"{measured} {samples}", 120, break_on_hyphens=False)
+    return f"\n{COSTS}{''.join(costs)}\n{after_costs}\n\n{THEORY}{''.join(theory)}\n"
 
 
 def _costs(name: str, facts: Facts, ms: float | None) -> str:

@@ -146,8 +146,8 @@ def test_no_theorem_says_why():
     verdicts = Topology.complete(9).diagnose(tolerated=1, rules=[eq.FLTrust(), eq.UBAR]).verdicts
     assert [found.covered for found in verdicts.values()] == [None, None]
     reasons = [found.reason for found in verdicts.values()]
-    assert reasons[0] == "no theorem on graphs: its theorem is about a server with clean data"
-    assert reasons[1] == "no theorem on graphs: losses decide which models count"
+    assert reasons[0] == "no theorem applies: its theorem is about a server with clean data"
+    assert reasons[1] == "no theorem applies: losses decide which models count"
 
 
 CONDITIONS = {

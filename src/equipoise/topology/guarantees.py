@@ -9,7 +9,7 @@ from equipoise._utils.validation import check_count, check_number
 from equipoise.topology.measures import ROUNDING, GraphMeasures
 
 UNKNOWN = "no guarantee on graphs is known"
-NO_THEOREM = "no theorem on graphs"
+NO_THEOREM = "no theorem applies"
 NO_PLACES = "pass malicious: the condition depends on their places"
 
 
@@ -298,7 +298,7 @@ class NoTheorem:
 
     >>> graph = eq.Topology.ring(3).diagnose()
     >>> eq.topology.NoTheorem("its theorem is about a server").judge(graph).reason
-    'no theorem on graphs: its theorem is about a server'
+    'no theorem applies: its theorem is about a server'
     """
 
     why: str
