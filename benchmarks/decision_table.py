@@ -29,7 +29,7 @@ TIMES = Path(__file__).with_suffix(".json")
 BLOCK = re.compile(r"(?<=<!-- rules -->\n).*?(?=<!-- end of rules -->)", flags=re.DOTALL)
 
 WORKLOAD = WORKLOADS["1"]
-TURNS = 9
+TURNS = 15
 NEIGHBORS = 100  # of each client of the complete graph in which breakdown is found
 
 AS_RULE = "as the rule"
