@@ -14,15 +14,19 @@ from sphinx.util.nodes import make_refnode
 
 import equipoise
 import equipoise.testing
+from equipoise.topology import library_rules
 
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE.parent / "examples"
 GALLERY = HERE / "examples"
 BENCHMARKS = HERE.parent / "benchmarks" / "README.md"
+FAILURES = HERE / "failures.md"
 MODULES = (
     *("", "attacks", "data", "kernels", "messages", "metrics"),
     *("models", "peers", "plots", "rules", "sweeps", "testing", "types"),
 )
+# A section of failures.md: rules, and what breaks them.
+FAILURE = re.compile(r"^## ([^:\n]+): (.*)$", flags=re.MULTILINE)
 # A row of the table in examples/README.md.
 ROW = re.compile(r"^\| \[((\d)\w+)\.ipynb\]\([\w.]+\) \| (.*) \|$", flags=re.MULTILINE)
 INDEX = """# Examples
@@ -58,6 +62,7 @@ def connect(app):
     )  # after myst-nb has set its own folder
     app.connect("source-read", link_to_pages)
     app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", link_to_failure, priority=600)  # after napoleon
     app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("missing-reference", find_public_name)
     app.connect("doctree-resolved", link_names)
@@ -109,6 +114,16 @@ def keep_colons(app, what, name, obj, options, lines):
     """Prevent Napoleon from parsing "Number of slots: the largest in-degree" as a type."""
     if what in ("property", "attribute", "data"):
         lines[:0] = ["..", ""]
+
+
+def link_to_failure(app, what, name, obj, options, lines):
+    """End the description of a rule with a link to what breaks it."""
+    if obj not in library_rules:
+        return
+    for rules, failure in FAILURE.findall(FAILURES.read_text("utf-8")):
+        if re.search(rf"\b{obj.__name__}\b", rules):
+            anchor = re.sub(r"[^a-z ]", "", f"{rules} {failure}".lower()).replace(" ", "-")
+            lines += ["", f"How it fails: `{failure} <../failures.html#{anchor}>`__."]
 
 
 def shorten_defaults(app, what, name, obj, options, signature, returns):

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tests.references import Answer, Message, Vector, mean_of, norm, present, weighted_sum
+from tests.references import (
+    Answer,
+    Message,
+    Vector,
+    mean_of,
+    mean_weights,
+    norm,
+    present,
+    weighted_sum,
+)
 
 
 def squared_distances(messages: Sequence[Message], here: Sequence[int]) -> dict[Any, float]:
@@ -113,17 +122,26 @@ def geometric_median(
 
 
 def centered_clip(
-    own: Vector, messages: Sequence[Message], *, tau: float = 1.0, steps: int = 3, **_: Any
+    own: Vector,
+    messages: Sequence[Message],
+    *,
+    tau: float = 1.0,
+    steps: int = 3,
+    weighted: bool = False,
+    cap: float = 2.0,
+    samples: Vector | None = None,
+    **_: Any,
 ) -> Answer:
     """Karimireddy et al. (2021), starting at own."""
     here = present(messages)
+    parts = mean_weights(messages, here, samples if weighted else None, cap)
     v = own
     shares = np.zeros(len(messages))
     for _step in range(steps if here else 0):
         kept = np.zeros(len(messages))
         for p in here:
             distance = norm(messages[p].vector - v)
-            kept[p] = (1.0 if distance <= tau else tau / distance) / len(here)
+            kept[p] = parts[p] * (1.0 if distance <= tau else tau / distance)
         shares = shares * (1 - kept.sum()) + kept
         v = v + sum(kept[p] * (messages[p].vector - v) for p in here)
     terms = [shares[p] * (messages[p].vector - own) for p in here]

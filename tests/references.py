@@ -170,6 +170,9 @@ def scclip(
     mode: str = "difference",
     contains_own: bool = False,
     gossip: Any = None,
+    weighted: bool = False,
+    cap: float = 2.0,
+    samples: Vector | None = None,
     **_: Any,
 ) -> Answer:
     """Sec. 6.1.2, SCCLIP: clip every received model "based on its own local model", then average.
@@ -179,8 +182,7 @@ def scclip(
     own, it and the clipped messages have gossip weights.
     """
     here = present(messages)
-    shares = np.zeros(len(messages))
-    shares[here] = 1 / max(1, len(here))
+    shares = mean_weights(messages, here, samples if weighted else None, cap)
     if contains_own:
         shares = gossip_references.edge_weights(messages, gossip)
     if mode == "norm":
@@ -398,6 +400,17 @@ def sample_weights(
     weights = np.zeros(len(messages))
     claims = [float(samples[messages[position].sender]) for position in positions]
     weights[list(positions)] = shares(claims, cap)
+    return weights
+
+
+def mean_weights(
+    messages: Sequence[Message], positions: Sequence[int], samples: Vector | None, cap: float
+) -> Vector:
+    """Weights of a mean: by samples if there are any, otherwise equal."""
+    if samples is not None:
+        return sample_weights(messages, positions, samples, cap)
+    weights = np.zeros(len(messages))
+    weights[list(positions)] = 1 / max(1, len(positions))
     return weights
 
 

@@ -27,7 +27,13 @@ DEFAULTS: dict[type, dict[str, Any]] = {
     eq.IOS: {"tolerated": None, "strict": False},
     eq.NNA: {"tolerated": None, "strict": False},
     eq.RTC: {"tolerated": None, "strict": False},
-    eq.SCClip: {"tau": 1.0, "mode": "difference", "contains_own": False},
+    eq.SCClip: {
+        "tau": 1.0,
+        "mode": "difference",
+        "contains_own": False,
+        "weighted": False,
+        "cap": 2.0,
+    },
     eq.TrimmedMean: {"tolerated": None, "strict": False, "weighted": False, "cap": 2.0},
     eq.UBAR: {"tolerated": None, "empty": "best", "strict": False},
 }

@@ -168,6 +168,7 @@ RESCALING = {
     "fltrust": rule_laws.to_own_norm,
     "fltrust-plain": rule_laws.to_own_norm,
     "scclip-norm": rule_laws.at_most_own_norm,
+    "scclip-norm-weighted": rule_laws.at_most_own_norm,
 }
 NOT_PROMISED = {
     "agreement": ("ubar-own", "scclip-0.25", "centered-clip-0.25"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,10 @@ WEIGHTED = {
     "median": eq.Median(weighted=True),
     "trimmed-mean": eq.TrimmedMean(tolerated=1, weighted=True),
     "balance": eq.Balance(gamma=1e3, kappa=0, weighted=True),
+    "geometric-median": eq.GeometricMedian(weighted=True),
+    "scclip": eq.SCClip(weighted=True),
+    "scclip-norm": eq.SCClip(mode="norm", weighted=True),
+    "centered-clip": eq.CenteredClip(start="own", weighted=True),
 }
 every_rule = pytest.mark.parametrize("rule", WEIGHTED.values(), ids=WEIGHTED)
 
@@ -84,18 +89,15 @@ class TestRules:
     @given(case=rounds())
     def test_equal_claims_change_nothing(self, rule: Any, case: RuleRound) -> None:
         inputs = case.inputs | {"samples": torch.full_like(case.inputs["samples"], 7)}
-        options = {"gamma": 1e3, "kappa": 0} if isinstance(rule, eq.Balance) else {}
-        if isinstance(rule, eq.TrimmedMean):
-            options = {"tolerated": 1}
         inputs.pop("tolerated")
-        plain = type(rule)(**options)(case.own, case.inbox, **inputs).model
+        plain = replace(rule, weighted=False)(case.own, case.inbox, **inputs).model
         found = rule(case.own, case.inbox, **inputs).model
         scale = case.inbox.bank.nan_to_num(0, 0, 0).abs().amax() if len(case.inbox.bank) else 0
         assert torch.allclose(found, plain, rtol=1e-4, atol=float(scale) * 1e-5)
 
     @every_rule
     def test_a_lie_about_samples_gains_nothing(self, rule: Any) -> None:
-        own = torch.zeros(3)
+        own = torch.ones(3)
         received = torch.randn(8, 3)
         samples = torch.tensor([100, 50, 50, 50, 50, 50, 50, 50])
         samples[0] = 10**4
@@ -146,6 +148,41 @@ class TestRules:
             found = rule(torch.zeros(4), torch.cat([benign, lies]), samples=samples).model
             assert (found >= benign.amin(0) - 1e-5).all()
             assert (found <= benign.amax(0) + 1e-5).all()
+
+    @pytest.mark.parametrize("steps", [1, 4])
+    @given(case=rounds())
+    def test_clipping_keeps_the_cap_in_each_step(self, steps: int, case: RuleRound) -> None:
+        tau = 0.5
+        cap = 2.0
+        limit = cap / case.inbox.counts.clamp_min(1)
+        inputs = {"samples": case.inputs["samples"]}
+        out = eq.SCClip(tau=tau, weighted=True, cap=cap)(case.own, case.inbox, **inputs)
+        assert (out.weights <= limit[:, None] * (1 + 1e-6)).all()
+        rule = eq.CenteredClip(tau=tau, steps=steps, start="own", weighted=True, cap=cap)
+        out = rule(case.own, case.inbox, **inputs)
+        assert (out.weights <= steps * limit[:, None] * (1 + 1e-6)).all()
+
+    @given(case=rounds())
+    def test_one_step_is_self_centered_clipping(self, case: RuleRound) -> None:
+        inputs = {"samples": case.inputs["samples"]}
+        options = {"tau": 0.5, "weighted": True, "cap": 1.5}
+        expected = eq.SCClip(**options)(case.own, case.inbox, **inputs)
+        rule = eq.CenteredClip(steps=1, start="own", **options)
+        torch.testing.assert_close(
+            rule(case.own, case.inbox, **inputs).weights, expected.weights, rtol=1e-5, atol=1e-7
+        )
+
+    def test_clipping_by_hand(self) -> None:
+        received = torch.tensor([[0.5], [4.0], [-4.0]])
+        samples = torch.tensor([1, 1, 10**6])
+        # The cap of 2 is a weight of 2/3; the others share 1/3.
+        for rule in (eq.SCClip(weighted=True), eq.CenteredClip(steps=1, weighted=True)):
+            found = rule(torch.zeros(1), received, samples=samples)
+            assert found.model.tolist() == [pytest.approx((0.5 + 1 - 4) / 6)]
+
+    def test_gossip_and_samples_exclude_each_other(self) -> None:
+        with pytest.raises(ValueError, match="weighted must be False with contains_own=True"):
+            eq.SCClip(contains_own=True, weighted=True)
 
     def test_the_guarantee_counts_weights(self) -> None:
         received = torch.randn(8, 1)

@@ -11,9 +11,12 @@ import equipoise as eq
 from equipoise import Topology
 from equipoise.topology import (
     BenignConnected,
+    Complete,
+    Minority,
     Neighbors,
     NoMalicious,
     NotChecked,
+    NoTheorem,
     Spectral,
     Trimming,
     Verdict,
@@ -62,7 +65,9 @@ def test_neighbors_by_count(own_counts: bool):
             assert rule.judge(graph).covered == (enough or f == 0)
 
 
-@pytest.mark.parametrize("condition", [Trimming(), Spectral(2), Neighbors(2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "condition", [Trimming(), Spectral(2), Neighbors(2, 1), Minority(), Complete(9)], ids=str
+)
 def test_more_malicious_than_tolerated(condition):
     graph = Topology.complete(9).diagnose([0, 4], tolerated=1)
     expected = Verdict(False, "client 1 tolerates 1 malicious neighbors, has 2")
@@ -86,6 +91,84 @@ def test_benign_graph_must_be_connected():
     assert BenignConnected().judge(ring.diagnose(tolerated=1)).covered is None
 
 
+def test_minority_by_weight():
+    # In a complete graph of n clients, each edge weighs 1 / n.
+    for n in range(3, 9):
+        for f in range(n - 1):
+            verdict = Minority().judge(Topology.complete(n).diagnose(tolerated=f))
+            assert verdict.covered is (2 * f < n)
+    star = Topology.star(4).diagnose([1], gossip="uniform")
+    assert (
+        Minority().judge(star).reason == "b = 0.25 < 1/2 at all clients; bounds each aggregate only"
+    )
+    assert Minority().judge(Topology.star(4).diagnose([0], gossip="uniform")).covered is False
+
+
+def test_complete_graphs_only():
+    for n in range(2, 30):
+        verdict = Complete(11).judge(Topology.complete(n).diagnose([0]))
+        assert verdict.covered is (n >= 11)
+    almost = Topology.complete(30).edges()[1:]
+    verdict = Complete(11).judge(Topology.from_edges(30, almost, directed=True).diagnose([4]))
+    assert verdict == Verdict(False, "the theorem is about complete graphs")
+
+
+def test_equal_weights_by_degree():
+    rule = Spectral(2, equal_weights=True)
+    assert rule.judge(Topology.complete(20).diagnose([0])).covered
+    # Metropolis weights differ where degrees do.
+    graph = Topology.scale_free(20, 5, seed=0)
+    assert not graph.diagnose([19]).equal_weights
+    expected = Verdict(None, "needs equal weights of all neighbors of a client")
+    assert rule.judge(graph.diagnose([19])) == expected
+    assert Topology.star(5).diagnose([1], gossip="uniform").equal_weights
+
+
+def test_bridge_by_variant():
+    graph = Topology.complete(8).diagnose(tolerated=2)  # k + 1 = 8
+    found = {name: eq.Bridge(name).guarantee.judge(graph).covered for name in ("M", "K", "B")}
+    assert found == {"M": True, "K": True, "B": False}
+    assert eq.Bridge("T").guarantee == eq.TrimmedMean.guarantee
+
+
+def test_a_class_is_judged_with_its_defaults():
+    verdicts = Topology.complete(9).diagnose(tolerated=1, rules=[eq.Bridge, eq.NNM]).verdicts
+    assert verdicts["Bridge"] == Trimming().judge(Topology.complete(9).diagnose(tolerated=1))
+    assert verdicts["NNM"].reason == "depends on its hyper-parameters; judge an instance"
+
+
+def test_every_rule_declares_its_theory():
+    for rule in library_rules:
+        assert getattr(rule, "guarantee", None) is not None, rule
+
+
+def test_no_theorem_says_why():
+    verdicts = Topology.complete(9).diagnose(tolerated=1, rules=[eq.FLTrust(), eq.UBAR]).verdicts
+    assert [found.covered for found in verdicts.values()] == [None, None]
+    reasons = [found.reason for found in verdicts.values()]
+    assert reasons[0] == "no theorem applies: its theorem is about a server with clean data"
+    assert reasons[1] == "no theorem applies: losses decide which models count"
+
+
+CONDITIONS = {
+    "none if f > 0": NoMalicious(),
+    "consensus if r >= 2f + 1": Trimming(),
+    "consensus if mu_2 > 8b": Spectral(4.0),
+    "consensus if mu_2 > 8b and weights are equal": Spectral(4, equal_weights=True),
+    "each aggregate if k + 1 >= 2f + 3": Neighbors(2, 3, own_counts=True),
+    "each aggregate if b < 1/2": Minority(),
+    "consensus if the graph is complete and n >= 11f": Complete(11),
+    "convergence if benign clients are connected; a note": BenignConnected("a note"),
+    "not known: why": NotChecked("why"),
+    "none: why": NoTheorem("why"),
+}
+
+
+@pytest.mark.parametrize(("words", "condition"), CONDITIONS.items(), ids=CONDITIONS)
+def test_conditions_in_words(words: str, condition):
+    assert str(condition) == words
+
+
 def test_means_are_not_robust():
     ring = Topology.ring(6)
     assert NoMalicious().judge(ring.diagnose()).covered is True
@@ -97,9 +180,8 @@ def test_all_rules_of_the_library_are_judged():
     assert set(verdicts) == {rule.__name__ for rule in library_rules}
     assert {"Krum", "LEARN", "TrimmedMean", "UBAR", "Balance"} < set(verdicts)
     assert not {"Rule", "WeightedRule", "Aggregator", "GuaranteeWarning"} & set(verdicts)
-    unknown = [name for name, found in verdicts.items() if "no guarantee" in found.reason]
-    assert "UBAR" in unknown
-    assert "Krum" not in unknown
+    unknown = [name for name, found in verdicts.items() if "no theorem" in found.reason]
+    assert unknown == ["BalanceMedian", "CenteredClip", "FLTrust", "SCClip", "UBAR"]
 
 
 def test_rules_are_classes_or_instances():
@@ -131,6 +213,7 @@ def test_sample_weights_have_no_theorem():
     [
         (lambda: Spectral(0), "rho must be a finite number > 0, found 0"),
         (lambda: Neighbors(0, 3), "per_malicious must be an integer at least 1, found 0"),
+        (lambda: Complete(0), "per_malicious must be an integer at least 1, found 0"),
         (lambda: Neighbors(2, -1), "more must be an integer at least 0, found -1"),
         (
             lambda: (

@@ -55,7 +55,9 @@ class Balance(WeightedRule):
     """
 
     # Assumption 5 of the paper.
-    guarantee: ClassVar[BenignConnected] = BenignConnected("its error bound contains gamma")
+    guarantee: ClassVar[BenignConnected] = BenignConnected(
+        "assumes equal distributions; its error bound contains gamma"
+    )
     isotropic: ClassVar[bool] = True
 
     gamma: float = 0.3

@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise._utils.validation import check_number
 from equipoise.messages import Inbox
 from equipoise.rules.base import WeightedRule, uniform
+from equipoise.topology import NoTheorem
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class BalanceMedian(WeightedRule):
     tensor([0.0000, 0.5000, 0.5000, 0.0000])
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem("the theorems of its paper are about Balance")
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
 

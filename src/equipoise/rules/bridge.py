@@ -13,7 +13,15 @@ from equipoise._utils.validation import check_choice
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import Rule, as_diagnostic, as_tolerated, own_share
+from equipoise.topology import Guarantee, Neighbors, Trimming
 from equipoise.types import Aggregated
+
+GUARANTEES: dict[str, Guarantee] = {
+    "T": Trimming(),
+    "M": Neighbors(2, 1, own_counts=True),
+    "K": Neighbors(2, 3, own_counts=True),
+    "B": Neighbors(4, 3, own_counts=True),
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,8 @@ class Bridge(Rule):
 
     `Krum` and ``Bulyan`` choose among :math:`|N_i| + 1` models. Equal scores go to own, then to the
     lowest client id. Beyond the guarantee, numbers are clamped as in `TrimmedMean`, `Krum` and
-    ``Bulyan``.
+    ``Bulyan``. The theorems of the paper are about T; those of the median, `Krum` and ``Bulyan``
+    bound the other aggregates.
 
     Args:
         variant: ``"T"``, ``"M"``, ``"K"`` or ``"B"``, as above.
@@ -64,6 +73,11 @@ class Bridge(Rule):
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, ("T", "M", "K", "B"))
         check_tolerance(self.tolerated, self.strict)
+
+    @property
+    def guarantee(self) -> Guarantee:  # type: ignore[override]
+        """That of the paper for T, and of the rule behind the variant, with own, for the others."""
+        return GUARANTEES[self.variant]
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from equipoise import kernels
 from equipoise._utils.validation import check_choice, check_count, check_number, describe
 from equipoise.kernels import CenteredProducts
 from equipoise.messages import Inbox
+from equipoise.rules._sample_weights import check_weighting, message_shares
 from equipoise.rules.base import Rule, as_diagnostic, own_share
+from equipoise.topology import NoTheorem
 from equipoise.types import Aggregated
 
 
@@ -40,6 +42,11 @@ class CenteredClip(Rule):
         steps: the number of steps in each round.
         start: ``"last"``, the last aggregate, which is the state of the rule; or ``"own"``, without
             state, as wrappers and `PerClient` need.
+        weighted: weigh the clipped differences by the senders' numbers of training examples, which
+            are passed at the call as ``samples``, a tensor indexed by client id, instead of
+            :math:`1 / |N_i|`.
+        cap: with ``weighted``, no message has more than this multiple of an equal weight. A sender
+            may claim any number of examples; beyond the cap, a claim gains nothing.
 
     >>> received = torch.tensor([[0.5, 0.0], [0.0, 10.0]])
     >>> out = eq.CenteredClip(tau=1.0, steps=1)(torch.zeros(2), received)
@@ -47,23 +54,32 @@ class CenteredClip(Rule):
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.0500]))
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem("its theorem is about a server")
     isotropic: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ()
 
     tau: float = 1.0
     steps: int = 3
     start: Literal["last", "own"] = "last"
+    weighted: bool = False
+    cap: float = 2.0
 
     def __post_init__(self) -> None:
         check_number("tau", self.tau)
         check_count("steps", self.steps, 1)
         check_choice("start", self.start, ("last", "own"))
+        check_weighting(self.weighted, self.cap)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The number of examples of each client, if messages are weighted by it."""
+        return ("samples",) if self.weighted else ()
 
     def aggregate(
         self,
         own: Tensor,
         inbox: Inbox,
         *,
+        samples: Tensor | None = None,
         out: Tensor | None = None,
         state: Any = None,
         **_: Any,
@@ -74,10 +90,12 @@ class CenteredClip(Rule):
         usable = kernels.are_finite(start)
         centers = start if usable.all() else start.where(usable[:, None], 0.0)
         reach = self.tau or None  # with tau = 0, no message moves anything
-        weights = torch.zeros(inbox.slots.shape, dtype=torch.float64, device=own.device)
+        samples = samples if self.weighted else None
+        parts = message_shares(inbox, inbox.present, samples, self.cap)
+        weights = torch.zeros_like(parts)
         for around in kernels.centered_products(own, centers, inbox, reach=reach):
-            columns = around.group.columns
-            weights[around.group.receivers[:, None], columns] = self._clipped(around)
+            places = (around.group.receivers[:, None], around.group.columns)
+            weights[places] = self._clipped(around, parts[places])
         weights = weights.where(usable[:, None], 0.0)
         keeps_own = ((inbox.counts == 0) | ~usable)[:, None]
         model = kernels.combine(start, own_share(weights), inbox, weights, out=out)
@@ -88,18 +106,18 @@ class CenteredClip(Rule):
             return Aggregated(model, found, state)
         return Aggregated(model, found, {"v": start.where(keeps_own & usable[:, None], model)})
 
-    def _clipped(self, around: CenteredProducts) -> Tensor:
-        """(r, c) weights of the messages after all steps."""
-        count = around.scales.shape[1]
+    def _clipped(self, around: CenteredProducts, parts: Tensor) -> Tensor:
+        """(r, c) weights of the messages after all steps, in which ``parts`` of them count."""
         # Message j is start + scales_j * y_j, so that shares of y_j are weights times scales.
         shares = torch.zeros_like(around.scales)
         tau = self.tau / around.unit[:, None]
         for _ in range(self.steps):
             apart = around.relative_distances(shares)
             # min(1, tau / distance) times the scale, where the distance is apart times the scale.
-            kept = (tau / apart).where(apart * around.scales > tau, around.scales)
-            kept_of_start = kernels.row_sums(kept / around.scales)[:, None] / count
-            shares = shares * (1 - kept_of_start) + kept / count
+            factors = (tau / apart).where(apart * around.scales > tau, around.scales)
+            kept = parts * factors
+            kept_of_start = kernels.row_sums(kept / around.scales)[:, None]
+            shares = shares * (1 - kept_of_start) + kept
         return shares / around.scales
 
 

@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise.messages import Inbox
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.topology import Neighbors
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class FABA(WeightedRule):
     part in the means before. Of equally far messages, the one with the highest client id is
     dropped. The aggregate contains own: mix it with ``alpha=0``.
 
+    With :math:`|N_i| > 2 f_i`, the mean of :math:`U_f` is within
+    :math:`R \, |N_i| / (|N_i| - 2 f_i)` of the mean of the benign messages, where R is the largest
+    distance of one of them from it, for the reason given in `IOS`.
+
     Args:
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
             the call.
@@ -40,6 +45,7 @@ class FABA(WeightedRule):
     (tensor([1.]), tensor([0.3333, 0.3333, 0.0000]))
     """
 
+    guarantee: ClassVar[Neighbors] = Neighbors(2, 1)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)

@@ -11,6 +11,7 @@ from equipoise import kernels
 from equipoise._utils.validation import check_flag
 from equipoise.messages import Inbox
 from equipoise.rules.base import Rule, as_diagnostic, uniform
+from equipoise.topology import NoTheorem
 from equipoise.types import Aggregated
 
 
@@ -41,6 +42,7 @@ class FLTrust(Rule):
     (tensor([2., 0.]), tensor([1., 0., 0.]))
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem("its theorem is about a server with clean data")
     isotropic: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
 

@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._gossip import gossip_weights
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated, own_share
+from equipoise.topology import Minority
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,13 @@ class IOS(WeightedRule):
     The weights are the round input ``gossip``; without it, those of own and the messages are equal.
     The aggregate contains own: mix it with ``alpha=0``.
 
+    If the :math:`f_i` heaviest messages weigh :math:`b < 1/2`, the aggregate is within
+    :math:`R / (1 - 2 b)` of the weighted mean of own and the benign messages, where R is the
+    largest distance of one of them from that mean. For when the first benign message is dropped, no
+    other one is farther from :math:`c_U`, which the lies weigh too little to have drawn far away.
+    The theorem of the paper, about clients on a graph, compares such a constant with the spectral
+    gap; `Topology.diagnose` does not check it.
+
     Args:
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
             the call.
@@ -43,6 +51,7 @@ class IOS(WeightedRule):
     (tensor([1.]), tensor([0.3333, 0.3333, 0.0000]))
     """
 
+    guarantee: ClassVar[Minority] = Minority()
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

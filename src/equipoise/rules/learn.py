@@ -60,7 +60,9 @@ class LEARN:
     (tensor([0.9500]), tensor([0.8000]))
     """
 
-    guarantee: ClassVar[NotChecked] = NotChecked("its theorems are about complete graphs")
+    guarantee: ClassVar[NotChecked] = NotChecked(
+        "its theorem needs a complete graph and reliable broadcast"
+    )
     contains_own: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("t", "update", "tolerated")
 

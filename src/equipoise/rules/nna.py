@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._gossip import finite_where_present, keep_broken, own_distances
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated
+from equipoise.topology import Complete
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class NNA(WeightedRule):
 
     A lie of one of :math:`f_i` malicious neighbors counts only if it is at most as far from own as
     the farthest benign message. So the aggregate never moves farther than that, whatever they send.
+    The theorem of the paper is about complete graphs of :math:`n \ge 11 f` clients, whose models it
+    brings closer to each other.
 
     Args:
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
@@ -46,6 +49,7 @@ class NNA(WeightedRule):
     (tensor([1.]), tensor([0.3333, 0.3333, 0.0000]))
     """
 
+    guarantee: ClassVar[Complete] = Complete(11)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from equipoise.messages import Inbox
 from equipoise.parameters import Groups
 from equipoise.rules.aggregator import Aggregator
 from equipoise.rules.base import Rule, as_batch, needs_of
+from equipoise.topology import NotChecked
 from equipoise.types import Aggregated, RoundInputs
 
 
@@ -46,6 +47,8 @@ class PerGroup(Rule):
     >>> rule(torch.zeros(7), torch.ones(3, 7)).model
     tensor([1., 1., 1., 0., 0., 0., 0.])
     """
+
+    guarantee: ClassVar[NotChecked] = NotChecked("judge the rules of the groups one by one")
 
     groups: Groups
     rules: tuple[Aggregator | None, ...]

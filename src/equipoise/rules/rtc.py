@@ -18,6 +18,7 @@ from equipoise.rules._gossip import (
 )
 from equipoise.rules._guarantees import check_tolerance
 from equipoise.rules.base import WeightedRule
+from equipoise.topology import Spectral
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,13 @@ class RTC(WeightedRule):
     The weights are the round input ``gossip``; without it, those of own and the messages are equal.
     The aggregate contains own: mix it with ``alpha=0``.
 
+    Let :math:`F_i` be the move, the aggregate minus own. If all messages have the same weight, then
+    for every set S of all but :math:`f_i` neighbors, such as the benign ones,
+    :math:`\|F_i - \sum_S W_{ij} (w_j - w_i)\|^2 \le \frac{81}{16} b_i \sum_S W_{ij}
+    \|w_j - w_i\|^2`, whatever the others sent: the bound of `GTS`, and that of the clipping. If
+    weights differ, no constant holds: a light benign message that is the farthest may be removed in
+    place of a heavy lie.
+
     Args:
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
             the call.
@@ -54,6 +62,7 @@ class RTC(WeightedRule):
     (tensor([1.0594]), tensor([0.1429, 0.1429, 0.1429, 0.1051, 0.0000, 0.0000]))
     """
 
+    guarantee: ClassVar[Spectral] = Spectral(81 / 16, equal_weights=True)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

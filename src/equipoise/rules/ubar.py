@@ -14,6 +14,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._candidate_losses import candidate_losses
 from equipoise.rules._guarantees import check_guarantee, check_tolerance
 from equipoise.rules.base import WeightedRule, as_tolerated, uniform
+from equipoise.topology import NoTheorem
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class UBAR(WeightedRule):
     (tensor([0.5000]), tensor([1., 0., 0.]))
     """
 
+    guarantee: ClassVar[NoTheorem] = NoTheorem("losses decide which models count")
     needs: ClassVar[tuple[str, ...]] = ("loss_of", "tolerated")
 
     tolerated: int | None = None

@@ -3,10 +3,13 @@
 from equipoise.topology.diagnosis import Diagnosis
 from equipoise.topology.guarantees import (
     BenignConnected,
+    Complete,
     Guarantee,
+    Minority,
     Neighbors,
     NoMalicious,
     NotChecked,
+    NoTheorem,
     Spectral,
     Trimming,
     Verdict,
@@ -18,10 +21,13 @@ from equipoise.topology.topology import Topology
 
 __all__ = [
     "BenignConnected",
+    "Complete",
     "Diagnosis",
     "Guarantee",
+    "Minority",
     "Neighbors",
     "NoMalicious",
+    "NoTheorem",
     "NotChecked",
     "Robustness",
     "Spectral",

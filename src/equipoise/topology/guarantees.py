@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Protocol, runtime_checkable
 
 from equipoise._utils.validation import check_count, check_number
-from equipoise.topology.measures import GraphMeasures
+from equipoise.topology.measures import ROUNDING, GraphMeasures
 
 UNKNOWN = "no guarantee on graphs is known"
+NO_THEOREM = "no theorem applies"
 NO_PLACES = "pass malicious: the condition depends on their places"
 
 
@@ -25,7 +26,10 @@ class Verdict:
 
 @runtime_checkable
 class Guarantee(Protocol):
-    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph."""
+    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph.
+
+    ``str`` of it is the condition in words.
+    """
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Whether the theory covers the graph of this graph."""
@@ -40,6 +44,9 @@ class NoMalicious:
     False
     """
 
+    def __str__(self) -> str:
+        return "none if f > 0"
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if no benign client has a malicious neighbor."""
         f = int(graph.malicious_degree.max())
@@ -52,12 +59,17 @@ class Trimming:
 
     Benign clients reach a consensus on each coordinate, between the benign extremes, in every graph
     that is (2f + 1)-robust, and in none that is not (f + 1)-robust, where f is the largest number
-    of malicious neighbors, wherever they are (LeBlanc et al., 2013).
+    of malicious neighbors, wherever they are (LeBlanc et al., 2013). BRIDGE assumes that a source
+    component of f + 1 clients is left after malicious clients and any f further messages of each
+    benign client are taken away (Fang, Yang and Bajwa, 2022), which (2f + 1)-robustness implies.
 
     >>> graph = eq.Topology.complete(9).diagnose(tolerated=2)
     >>> eq.topology.Trimming().judge(graph)
     Verdict(covered=True, reason='r = 5 >= 2f + 1 = 5')
     """
+
+    def __str__(self) -> str:
+        return "consensus if r >= 2f + 1"
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the graph is (2f + 1)-robust."""
@@ -86,15 +98,24 @@ class Spectral:
     :math:`\|e\|^2 \leq 2 \rho b \, x^T L x \leq (2 \rho b / \mu_2) \|L x\|^2`. It is smaller than
     the step of plain averaging under the condition, so that disagreement shrinks.
 
+    Args:
+        rho: the constant of the inequality.
+        equal_weights: it holds only if all neighbors of a client have the same weight.
+
     >>> graph = eq.Topology.complete(20).diagnose([0])
     >>> eq.topology.Spectral(rho=2).judge(graph)
     Verdict(covered=True, reason='mu_2 = 0.95 > 4b = 0.2')
     """
 
     rho: float
+    equal_weights: bool = False
 
     def __post_init__(self) -> None:
         check_number("rho", self.rho, positive=True)
+
+    def __str__(self) -> str:
+        condition = f"consensus if mu_2 > {2 * self.rho:g}b"
+        return f"{condition} and weights are equal" if self.equal_weights else condition
 
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the benign subgraph is well connected for the tolerated weight."""
@@ -105,6 +126,8 @@ class Spectral:
             return Verdict(None, NO_PLACES)
         if mu is None:
             return Verdict(None, "needs symmetric weights and two benign clients")
+        if self.equal_weights and not graph.equal_weights:
+            return Verdict(None, "needs equal weights of all neighbors of a client")
         needed = 2 * self.rho * graph.tolerated_weight
         sign = ">" if mu > needed else "<="
         return Verdict(mu > needed, f"mu_2 = {mu:.3g} {sign} {2 * self.rho:g}b = {needed:.3g}")
@@ -135,6 +158,17 @@ class Neighbors:
         check_count("per_malicious", self.per_malicious, 1)
         check_count("more", self.more, 0)
 
+    def __str__(self) -> str:
+        return f"each aggregate if {self._condition}"
+
+    @property
+    def _count(self) -> str:
+        return "k + 1" if self.own_counts else "k"
+
+    @property
+    def _condition(self) -> str:
+        return f"{self._count} >= {self.per_malicious}f + {self.more}"
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if all benign clients have enough neighbors for the number they tolerate."""
         if exceeded := _exceeded(graph):
@@ -144,17 +178,72 @@ class Neighbors:
         needed = self.per_malicious * f + self.more
         # A client that nobody can attack needs no guarantee.
         short = (graph.benign & (found < needed) & (f > 0)).nonzero().flatten()
-        name = "k + 1" if self.own_counts else "k"
-        condition = f"{name} >= {self.per_malicious}f + {self.more}"
         if not len(short):
-            return Verdict(True, f"{condition} at all clients; bounds each aggregate only")
+            return Verdict(True, f"{self._condition} at all clients; bounds each aggregate only")
         first = int(short[0])
         return Verdict(
             False,
-            f"{name} = {int(found[first])} < {self.per_malicious}f + {self.more} = "
+            f"{self._count} = {int(found[first])} < {self.per_malicious}f + {self.more} = "
             f"{int(needed[first])} at client {first}"
             + (f" and {len(short) - 1} more" if len(short) > 1 else ""),
         )
+
+
+@dataclass(frozen=True)
+class Minority:
+    """Malicious neighbors of each client need less than half of the weight, that of own included.
+
+    As for `Neighbors`, such a theorem is about one aggregate.
+
+    >>> star = eq.Topology.star(5).diagnose([0])
+    >>> eq.topology.Minority().judge(star)
+    Verdict(covered=True, reason='b = 0.2 < 1/2 at all clients; bounds each aggregate only')
+    """
+
+    def __str__(self) -> str:
+        return "each aggregate if b < 1/2"
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if the heaviest tolerated neighbors of all benign clients weigh below 1/2."""
+        if exceeded := _exceeded(graph):
+            return exceeded
+        b = graph.tolerated_weight
+        # A weight that is 1/2 on paper may be rounded.
+        if b * ROUNDING < 1 / 2:
+            return Verdict(True, f"b = {b:.3g} < 1/2 at all clients; bounds each aggregate only")
+        return Verdict(False, f"b = {b:.3g} >= 1/2")
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The theorem is about complete graphs of at least ``per_malicious * f`` clients.
+
+    >>> nna = eq.topology.Complete(11)
+    >>> nna.judge(eq.Topology.complete(12).diagnose([0]))
+    Verdict(covered=True, reason='complete graph, n = 12 >= 11f = 11')
+    >>> nna.judge(eq.Topology.ring(12).diagnose([0]))
+    Verdict(covered=False, reason='the theorem is about complete graphs')
+    """
+
+    per_malicious: int
+
+    def __post_init__(self) -> None:
+        check_count("per_malicious", self.per_malicious, 1)
+
+    def __str__(self) -> str:
+        return f"consensus if the graph is complete and n >= {self.per_malicious}f"
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Covered if all clients hear all others, and few of them are malicious."""
+        if exceeded := _exceeded(graph):
+            return exceeded
+        n = graph.topology.n
+        if (graph.degrees < n - 1).any():
+            return Verdict(False, "the theorem is about complete graphs")
+        needed = self.per_malicious * graph.most_tolerated
+        sign = ">=" if n >= needed else "<"
+        reason = f"complete graph, n = {n} {sign} {self.per_malicious}f = {needed}"
+        return Verdict(n >= needed, reason)
 
 
 @dataclass(frozen=True)
@@ -169,14 +258,20 @@ class BenignConnected:
 
     note: str = ""
 
+    def __str__(self) -> str:
+        return "convergence if benign clients are connected" + self._remark
+
+    @property
+    def _remark(self) -> str:
+        return f"; {self.note}" if self.note else ""
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Covered if the benign subgraph is connected."""
         if graph.malicious is None:
             return Verdict(None, NO_PLACES)
         if graph.components > 1:
             return Verdict(False, f"benign clients form {graph.components} components")
-        note = f"; {self.note}" if self.note else ""
-        return Verdict(True, f"benign clients are connected{note}")
+        return Verdict(True, f"benign clients are connected{self._remark}")
 
 
 @dataclass(frozen=True)
@@ -189,9 +284,31 @@ class NotChecked:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"not known: {self.why}"
+
     def judge(self, graph: GraphMeasures) -> Verdict:
         """Not known."""
         return Verdict(None, self.why)
+
+
+@dataclass(frozen=True)
+class NoTheorem:
+    """No theorem about the rule applies to clients on a graph; ``why`` says what there is instead.
+
+    >>> graph = eq.Topology.ring(3).diagnose()
+    >>> eq.topology.NoTheorem("its theorem is about a server").judge(graph).reason
+    'no theorem applies: its theorem is about a server'
+    """
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"none: {self.why}"
+
+    def judge(self, graph: GraphMeasures) -> Verdict:
+        """Not known."""
+        return Verdict(None, f"{NO_THEOREM}: {self.why}")
 
 
 def _exceeded(graph: GraphMeasures) -> Verdict | None:
@@ -207,19 +324,33 @@ def _exceeded(graph: GraphMeasures) -> Verdict | None:
 
 def judge(rule: object, graph: GraphMeasures) -> Verdict:
     """The verdict of a rule, an instance or a class; without a guarantee nothing is known."""
+    rule = _with_defaults(rule)
     guarantee = getattr(rule, "guarantee", None)
     if guarantee is None:
         return Verdict(None, UNKNOWN)
     # A wrapper's guarantee depends on what it wraps, so that the class has a property.
     if isinstance(guarantee, property):
         return Verdict(None, "depends on its hyper-parameters; judge an instance")
-    # A malicious client may claim up to several times an equal weight, which no theorem allows for.
-    if getattr(rule, "weighted", False) is True:
-        return Verdict(None, "the theorem is about equal weights")
     if not isinstance(guarantee, Guarantee):
         found = type(guarantee).__name__
         raise ValueError(f"guarantee of {name_of(rule)} must have judge, found {found}")
-    return guarantee.judge(graph)
+    verdict = guarantee.judge(graph)
+    # A malicious client may claim up to several times an equal weight, which no theorem allows for.
+    if verdict.covered is not None and getattr(rule, "weighted", False) is True:
+        return Verdict(None, "the theorem is about equal weights")
+    return verdict
+
+
+def _with_defaults(rule: object) -> object:
+    """A class as the rule with all defaults, if all options have one."""
+    if not isinstance(rule, type) or not is_dataclass(rule):
+        return rule
+    required = [
+        field.name
+        for field in fields(rule)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
+    return rule if required else rule()
 
 
 def name_of(rule: object) -> str:

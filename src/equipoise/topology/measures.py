@@ -119,6 +119,13 @@ class GraphMeasures:
         return float(self._heaviest.max())
 
     @cached_property
+    def equal_weights(self) -> bool:
+        """Whether all neighbors of each benign client have the same weight."""
+        largest = self._weights.amax(1, keepdim=True)
+        is_lighter = self._sends.T & (self._weights * ROUNDING < largest)
+        return not is_lighter[self.benign].any()
+
+    @cached_property
     def components(self) -> int:
         """The number of components of the benign subgraph."""
         return int(self.component.max()) + 1

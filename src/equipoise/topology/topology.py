@@ -150,7 +150,7 @@ class Topology(Graph, NamedGraphs, RandomGraphs):
           FedAvg       not covered: f = 2; one malicious neighbor moves the aggregate anywhere
           TrimmedMean  not known: r = 4; 3 is necessary, 2f + 1 = 5 is sufficient
           Krum         covered: k >= 2f + 3 at all clients; bounds each aggregate only
-          UBAR         not known: no guarantee on graphs is known
+          UBAR         not known: no theorem applies: losses decide which models count
         """
         return diagnosis.diagnose(
             self, malicious, tolerated, gossip=gossip, rules=rules, time_limit=time_limit
