@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from equipoise.kernels import native
 from equipoise.kernels._blocks import block, chunks, column_blocks, new_output
 from equipoise.kernels._order_statistics import EXCHANGED, LARGEST_NETWORK, _apply_network
 from equipoise.kernels._received_messages import ReceivedMessages
@@ -43,6 +44,8 @@ def mean_around_median(
         slots = torch.cat([slots, own_rows[:, None]], 1)
         matrices = [inbox.bank, own]
     for receivers, rows, kept in _groups(slots, chosen, amount):
+        if _natively(matrices, rows, kept, result, receivers):
+            continue
         # A block of a few receivers and columns stays in cache: see `EXCHANGED`.
         width = min(inbox.d, EXCHANGED)
         if include_own:
@@ -55,6 +58,17 @@ def mean_around_median(
                 means = _without_overflow(ordered, kept)
                 result[receivers[some], columns] = means.to(result.dtype)
     return result
+
+
+def _natively(
+    matrices: list[Tensor], rows: Tensor, kept: int, result: Tensor, receivers: Tensor
+) -> bool:
+    """Whether the C kernel has written the means; it leaves very large values to torch."""
+    return (
+        native.serves(*matrices, result)
+        and rows.shape[1] <= native.limits().max_values
+        and native.means_around_median(matrices, rows, kept, result, receivers)
+    )
 
 
 def _joined(matrices: list[Tensor], columns: slice) -> Tensor:

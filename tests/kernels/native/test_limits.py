@@ -72,6 +72,44 @@ def test_middle(dtype: torch.dtype) -> None:
     assert call_middle(dtype, [listed], [0], kept=[*range(compiled), listed]) == OUT_OF_RANGE
 
 
+def call_nearest(
+    dtype: torch.dtype,
+    count: int,
+    amount: int,
+    *,
+    receivers: int = 1,
+    row: int = 0,
+    steps: Sequence[int] = (),
+    missing: int = 0,
+) -> int:
+    x = torch.ones(3, D, dtype=dtype)
+    out = torch.empty(1, D, dtype=dtype)
+    rows = addresses([x])
+    results = addresses([out])
+    heard = torch.full((max(1, count),), row)
+    step_list, kept_list = network(steps, range(count - missing))
+    values = (heard.data_ptr(), count, receivers, amount)
+    selection = (*array(step_list), *array(kept_list))
+    target = (results.data_ptr(), 0, D, False)
+    return function("nearest", x)(*array(rows), *values, *selection, *target)
+
+
+@both_types
+def test_nearest(dtype: torch.dtype) -> None:
+    most = native.limits().max_values
+    assert call_nearest(dtype, 3, 2) == 1
+    assert call_nearest(dtype, most, most) == 1
+    assert call_nearest(dtype, most + 1, 1) == OUT_OF_RANGE
+    assert call_nearest(dtype, 0, 0) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 0) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 4) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 2, receivers=-1) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 2, row=3) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 2, row=-1) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 2, steps=[0, 3, 3]) == OUT_OF_RANGE
+    assert call_nearest(dtype, 3, 2, missing=1) == OUT_OF_RANGE
+
+
 def call_middle_but_one(
     dtype: torch.dtype, count: int, left_out: int, trim: int, steps: Sequence[int] = ()
 ) -> int:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from equipoise.kernels import _selection_networks, native
 from tests.instruction_sets import instructions  # noqa: F401
@@ -115,6 +116,54 @@ def test_trimmed_means_but_one(count: int, d: int, dtype: torch.dtype, data: st.
         expected = others[trim : count - 1 - trim].mean(0)
         torch.testing.assert_close(out[r].double(), expected, rtol=tolerance, atol=tolerance)
     assert out[count].isnan().all()
+
+
+def nearest_to_median(values: Tensor, amount: int) -> Tensor:
+    """The mean of the nearest values of each column (k, d); the lower of two equally far ones."""
+    ordered = values.double().sort(0).values
+    low = ordered[(len(values) - 1) // 2]
+    high = ordered[len(values) // 2]
+    # Twice the distances to their mean, which need not be a float64.
+    apart = ((ordered - low) + (ordered - high)).abs()
+    # A stable sort keeps the lower one first.
+    nearest = apart.sort(dim=0, stable=True).indices[:amount]
+    return ordered.gather(0, nearest).mean(0)
+
+
+@given(
+    count=st.integers(1, 40),
+    d=st.sampled_from([1, 5, 8, 31, 256, 300]),
+    dtype=dtypes,
+    place=places,
+    data=st.data(),
+)
+@settings(max_examples=120, deadline=None)
+def test_means_around_median(
+    count: int, d: int, dtype: torch.dtype, place: tuple[int, int], data: st.DataObject
+) -> None:
+    amount = data.draw(st.integers(1, count))
+    values = matrix(count + 2, d, dtype, offset=place[0], gap=place[1], seed=count)
+    values = (2 * values).round() / 2 if data.draw(st.booleans()) else values  # ties
+    rows = torch.stack([torch.randperm(count + 2, generator=seeded(r))[:count] for r in range(3)])
+    out = torch.full((4, d), torch.nan, dtype=dtype)
+    receivers = torch.tensor([3, 0, 1])
+    assert native.means_around_median([values[:1], values[1:]], rows, amount, out, receivers)
+    expected = torch.stack([nearest_to_median(values[some], amount) for some in rows])
+    tolerance = max(1e-5, DTYPES[dtype] * 2)
+    torch.testing.assert_close(out[receivers].double(), expected, rtol=tolerance, atol=tolerance)
+    assert out[2].isnan().all()  # not a receiver
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf, 1e38, -1e38])
+@pytest.mark.parametrize("column", [0, 63, 299])
+def test_means_around_median_of_others(bad: float, column: int) -> None:
+    """Values that sums of differences may exceed, or that are not finite, are left to torch."""
+    bank = matrix(4, 300, torch.float32)
+    out = torch.empty(1, 300)
+    first = torch.tensor([0])
+    bank[3, column] = bad
+    assert native.means_around_median([bank], torch.tensor([[0, 1, 2]]), 2, out, first)
+    assert not native.means_around_median([bank], torch.tensor([[0, 1, 3]]), 2, out, first)
 
 
 def test_huge_values() -> None:

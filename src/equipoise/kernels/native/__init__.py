@@ -21,7 +21,11 @@ from equipoise.kernels.native._library import (
     limits,
     open_library,
 )
-from equipoise.kernels.native._order_statistic_calls import trimmed_means, trimmed_means_but_one
+from equipoise.kernels.native._order_statistic_calls import (
+    means_around_median,
+    trimmed_means,
+    trimmed_means_but_one,
+)
 from equipoise.kernels.native._weighted_sum_calls import (
     SumLists,
     WeightedEdges,
@@ -48,6 +52,7 @@ __all__ = [
     "is_requested",
     "limits",
     "list_sums",
+    "means_around_median",
     "measure",
     "open_library",
     "serves",

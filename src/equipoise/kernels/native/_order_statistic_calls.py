@@ -1,4 +1,4 @@
-"""Trimmed means in C."""
+"""Trimmed means, and means around the median, in C."""
 
 from __future__ import annotations
 
@@ -102,6 +102,32 @@ def trimmed_means_but_one(
         return call(*array(used), *selection, targets, start, stop, is_streamed(out))
 
     return over_columns(run, out.shape[1], len(steps) + len(receivers))
+
+
+def means_around_median(
+    matrices: Sequence[Tensor], rows: Tensor, amount: int, out: Tensor, receivers: Tensor
+) -> bool:
+    """``out[receivers[r]]``: mean of the ``amount`` values of ``rows[r]`` nearest to their median.
+
+    Returns False if a value is not finite or very large: then the means are undefined.
+    """
+    if out.dtype in HALVES:
+        blocks = in_float32(matrices, out, receivers)
+        places = counted(len(receivers))
+        return all(means_around_median(part, rows, amount, mean, places) for part, mean in blocks)
+    used, (edges,) = compact(matrices, rows.flatten())
+    count = rows.shape[1]
+    call = function("nearest", out)
+    steps, kept = _encoded(sorting(count))
+    results = addresses([out])[receivers]
+
+    def run(start: int, stop: int) -> int:
+        values = (edges.data_ptr(), count, len(receivers), amount)
+        selection = (*array(steps), *array(kept))
+        targets = results.data_ptr()
+        return call(*array(used), *values, *selection, targets, start, stop, is_streamed(out))
+
+    return over_columns(run, out.shape[1], rows.numel() * 8)
 
 
 @lru_cache(maxsize=256)

@@ -71,6 +71,14 @@ EXPORT int eq_tile_rows(void) { return eq_instructions() == AVX512 ? 4 : 3; }
         DISPATCH(middle_##type, rows, row_count, starts, edges, trims, receivers, steps,          \
                  step_count, kept, kept_count, out, from, to, stream)                             \
     }                                                                                             \
+    EXPORT int eq_nearest_##type(const scalar *const *rows, int64_t row_count,                    \
+                                 const int64_t *edges, int64_t count, int64_t receivers,          \
+                                 int64_t amount, const int32_t *steps, int64_t step_count,        \
+                                 const int32_t *kept, int64_t kept_count, scalar *const *out,     \
+                                 int64_t from, int64_t to, int stream) {                          \
+        DISPATCH(nearest_##type, rows, row_count, edges, count, receivers, amount, steps,         \
+                 step_count, kept, kept_count, out, from, to, stream)                             \
+    }                                                                                             \
     EXPORT int eq_middle_but_one_##type(                                                          \
         const scalar *const *rows, int64_t count, const int64_t *left_out, int64_t receivers,     \
         int64_t trim, const int32_t *steps, int64_t step_count, const int32_t *kept,              \

@@ -250,6 +250,88 @@ TARGET static int NAME(middle_but_one)(const SCALAR *const *rows, int64_t count,
     return failed ? NO_MEMORY : panel.finite;
 }
 
+/* The mean of the `amount` values nearest to the median of each column; of two that are equally far,
+ * the lower one counts. They are neighbors among ascending values: a window of the lowest ones moves
+ * up while the value above it is nearer than its first one. That is replaced, not subtracted: a huge
+ * value must not cancel the digits of others. Differences of close values are exact, while a rounded
+ * median need not be, so twice the distances to the mean of the two middle values are compared.
+ * `peak` rises to the largest magnitude. */
+#define AT(i) (values + (kept[i] * ROW_VECTORS + s) * LANES)
+TARGET static ALWAYS_INLINE VECTOR NAME(mean_of_nearest)(SCALAR *values, const int32_t *kept,
+                                                         int64_t count, int64_t amount, int s,
+                                                         VECTOR *peak) {
+    VECTOR low = LOAD(AT((count - 1) / 2)), high = LOAD(AT(count / 2));
+    VECTOR least = LOAD(AT(0)), most = LOAD(AT(count - 1));
+    VECTOR zero = BROADCAST(0), share = BROADCAST((SCALAR)1 / amount);
+    VECTOR moving = BROADCAST(-1); /* below zero as long as the window of a column moves */
+    *peak = MAX(*peak, MAX(most, SUB(zero, least)));
+    for (int64_t start = 0; start + amount < count; start++) {
+        VECTOR first = LOAD(AT(start)), last = LOAD(AT(start + amount));
+        VECTOR above = ADD(SUB(last, low), SUB(last, high));
+        VECTOR below = ADD(SUB(low, first), SUB(high, first));
+        SCALAR *replaced = AT(start % amount);
+        moving = SELECT_LESS(SUB(above, below), zero, moving, BROADCAST(1));
+        STORE(replaced, SELECT_LESS(moving, zero, last, LOAD(replaced)));
+    }
+    VECTOR mean = MUL(share, LOAD(AT(0)));
+    for (int64_t i = 1; i < amount; i++) mean = MUL_ADD(share, LOAD(AT(i)), mean);
+    return MIN(MAX(mean, least), most); /* rounding can leave the range of the values */
+}
+#undef AT
+
+/* out[r] = the mean of the `amount` values nearest to the median of `count` rows, edges[r * count]
+ * .., in columns from .. to. Returns whether all values are finite, and below an eighth of the
+ * largest number: sums of two differences of others can overflow. */
+TARGET static int NAME(nearest)(const SCALAR *const *rows, int64_t row_count, const int64_t *edges,
+                                int64_t count, int64_t receivers, int64_t amount,
+                                const int32_t *steps, int64_t step_count, const int32_t *kept,
+                                int64_t kept_count, SCALAR *const *out, int64_t from, int64_t to,
+                                int stream) {
+    if (count < 1 || count > MAX_VALUES || amount < 1 || amount > count || receivers < 0 ||
+        kept_count != count || !in_range(edges, receivers * count, 0, row_count) ||
+        !is_network(steps, step_count, kept, kept_count, count))
+        return OUT_OF_RANGE;
+    NAME(panel) panel = NAME(new_panel)(rows, row_count, row_count, 0);
+    const SCALAR *unsorted[MAX_VALUES];
+    SCALAR *values = allocate(count * ROW_VECTORS * LANES * (int64_t)sizeof(SCALAR));
+    SCALAR spare[MAX_STRIP] ALIGNED, peaks[LANES] ALIGNED;
+    int32_t ascending[MAX_IN_REGISTERS];
+    for (int i = 0; i < MAX_IN_REGISTERS; i++) ascending[i] = i;
+    NAME(sorter) sort = count <= MAX_IN_REGISTERS ? NAME(sorters)[count] : NULL;
+    const int32_t *places = sort ? ascending : kept;
+    VECTOR peak = BROADCAST(0);
+    int failed = !panel.memory || !values;
+    for (int64_t c = from; !failed && c < to; c += panel.wide) {
+        const SCALAR *strip = NAME(strip)(&panel, c, to, 1);
+        for (int64_t r = 0; r < receivers; r++) {
+            NAME(prefetch)(&panel, r + 1, receivers);
+            for (int64_t i = 0; i < count; i++)
+                unsorted[i] = strip + edges[r * count + i] * panel.wide;
+            SCALAR *result = NAME(target)(out[r], c, to, panel.wide, spare);
+            int past = CAN_STREAM(result, stream);
+            for (int64_t k = 0; k < panel.wide; k += ROW_VECTORS * LANES) {
+                if (sort) sort(unsorted, k, values);
+                else NAME(run_network)(unsorted, count, steps, step_count, k, values, ROW_VECTORS);
+                for (int64_t i = 0; i < count * ROW_VECTORS * LANES; i += LANES)
+                    STORE(values + i, FROM_KEY(KEY_LOAD(values + i)));
+                for (int s = 0; s < ROW_VECTORS; s++) {
+                    VECTOR mean =
+                        NAME(mean_of_nearest)(values, places, count, amount, s, &peak);
+                    STORE_OR_STREAM(result + k + s * LANES, mean, past);
+                }
+            }
+            NAME(finish)(out[r], c, to, panel.wide, spare);
+        }
+    }
+    if (stream) FENCE();
+    free(panel.memory);
+    free(values);
+    STORE(peaks, peak);
+    SCALAR limit = (sizeof(SCALAR) == 8 ? (SCALAR)DBL_MAX : (SCALAR)FLT_MAX) / 8;
+    for (int lane = 0; lane < LANES; lane++) panel.finite &= peaks[lane] < limit;
+    return failed ? NO_MEMORY : panel.finite;
+}
+
 #undef SATURATED
 #undef LARGEST_FINITE
 #undef VALUE
