@@ -199,6 +199,7 @@ ATTACKS: dict[str, Any] = {
         attacks.OnlyClients(attacks.Zero(), [0]), attacks.OnlyClients(attacks.Gaussian(), [3])
     ),
     "TrimAttack": attacks.TrimAttack(),
+    "Tuned": attacks.Tuned(attacks.LIE(), queries=3),
     "TrimAttack, fang": attacks.TrimAttack(form="fang", scope="global"),
     "Zero": attacks.Zero(),
     "Window": attacks.Window(attacks.LabelFlip({0: 1}), 1, 2),

@@ -33,6 +33,7 @@ NEED_ARGUMENTS = [
     attacks.LabelFlip(offset=5.0),
     attacks.NonFinite(math.inf),  # NaN, its default, is not equal to itself
     attacks.InModelSpace(attacks.KrumAttack()),
+    attacks.Tuned(attacks.Dissensus(), queries=3),
     attacks.OnlyClients(attacks.LabelFlip({3: 5}), clients=(0, 1)),
     attacks.Combined(attacks.Window(attacks.MinMax(), 1, 2), attacks.Zero()),
     attacks.Window(attacks.LIE(z=1.0), start=0, stop=5),
