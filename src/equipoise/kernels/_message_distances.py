@@ -238,5 +238,6 @@ def _mended(squares: Tensor, doubtful: Tensor, inbox: ReceivedMessages, rows: Te
     b = rows[which, right]
     larger = torch.maximum(inbox.bank_norms[a], inbox.bank_norms[b])
     exact, scale = careful_squares(inbox.bank, a, inbox.bank, b, larger)
+    exact.masked_fill_(a == b, 0)  # also for NaN, in two messages from one row
     squares[which, left, right] = squares[which, right, left] = exact * scale * scale
     return squares

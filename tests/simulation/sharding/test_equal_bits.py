@@ -55,6 +55,14 @@ def test_every_graph(pool: Pool, rule: str, graph: str) -> None:
     check(pool, Setting(rule=rule, graph=graph), 1, 2, 3, 4)
 
 
+@needs_kernels
+@pytest.mark.parametrize(("rule", "model", "n"), [("krum", "tanh", 12), ("bulyan", "linear", 5)])
+def test_nan_that_is_kept(pool: Pool, rule: str, model: str, n: int) -> None:
+    """Several lies are one row of NaN, which has distance 0 to itself in every process."""
+    poisoned = Setting(rule=rule, model=model, n=n, attack="NonFinite", keep_nonfinite=True)
+    check(pool, dataclasses.replace(poisoned, graph="random", rounds=2, seed=0), 1, 2, 3, 4)
+
+
 def played_over_network(group: Any, setting: Setting) -> tuple[Tensor, list[eq.Round]]:
     """Without the memory that processes on one machine share."""
     with pytest.MonkeyPatch.context() as patch:
