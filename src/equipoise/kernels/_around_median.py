@@ -44,8 +44,11 @@ def mean_around_median(
         slots = torch.cat([slots, own_rows[:, None]], 1)
         matrices = [inbox.bank, own]
     for receivers, rows, kept in _groups(slots, chosen, amount):
-        if _natively(matrices, rows, kept, result, receivers):
+        left = _left_by_c(matrices, rows, kept, result, receivers)
+        if not left.any():
             continue
+        receivers = receivers[left]
+        rows = rows[left]
         # A block of a few receivers and columns stays in cache: see `EXCHANGED`.
         width = min(inbox.d, EXCHANGED)
         if include_own:
@@ -60,15 +63,22 @@ def mean_around_median(
     return result
 
 
-def _natively(
+def _left_by_c(
     matrices: list[Tensor], rows: Tensor, kept: int, result: Tensor, receivers: Tensor
-) -> bool:
-    """Whether the C kernel has written the means; it leaves very large values to torch."""
-    return (
-        native.serves(*matrices, result)
-        and rows.shape[1] <= native.limits().max_values
-        and native.means_around_median(matrices, rows, kept, result, receivers)
-    )
+) -> Tensor:
+    """(r,) the receivers whose means the C kernel has not written: those of very large values.
+
+    Whether it has depends on a receiver's own values only, and so do the last bits of its mean.
+    """
+    if not native.serves(*matrices, result) or rows.shape[1] > native.limits().max_values:
+        return torch.ones_like(receivers, dtype=torch.bool)
+    if native.means_around_median(matrices, rows, kept, result, receivers):
+        return torch.zeros_like(receivers, dtype=torch.bool)
+    limit = native.largest_around_median(result.dtype)
+    extremes = [part.aminmax(dim=1) for part in matrices]
+    # NaN compares as False.
+    are_small = torch.cat([(-limit < low) & (high < limit) for low, high in extremes])
+    return ~are_small[rows].all(1)
 
 
 def _joined(matrices: list[Tensor], columns: slice) -> Tensor:

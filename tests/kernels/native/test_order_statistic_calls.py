@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import equipoise as eq
 from equipoise.kernels import _selection_networks, native
 from tests.instruction_sets import instructions  # noqa: F401
 from tests.native_cases import DTYPES, dtypes, matrix, places, seeded, weighted_sums
@@ -164,6 +165,20 @@ def test_means_around_median_of_others(bad: float, column: int) -> None:
     bank[3, column] = bad
     assert native.means_around_median([bank], torch.tensor([[0, 1, 2]]), 2, out, first)
     assert not native.means_around_median([bank], torch.tensor([[0, 1, 3]]), 2, out, first)
+
+
+@pytest.mark.parametrize("huge", [1e38, torch.nan])
+def test_huge_values_of_others_change_no_bit(huge: float) -> None:
+    models = matrix(12, 300, torch.float32)
+    graph = eq.Topology.regular(12, 4, seed=0)
+    rule = eq.MeaMed(tolerated=1)
+    before = rule(models, graph.deliver(models)).model.clone()
+    changed = models.clone()
+    changed[0] = huge
+    after = rule(changed, graph.deliver(changed, keep_nonfinite=True)).model
+    away = [i for i in range(1, 12) if 0 not in graph.neighbors(i)]
+    assert len(away) >= 5
+    assert torch.equal(before[away], after[away])
 
 
 def test_huge_values() -> None:

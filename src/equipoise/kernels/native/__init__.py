@@ -22,6 +22,7 @@ from equipoise.kernels.native._library import (
     open_library,
 )
 from equipoise.kernels.native._order_statistic_calls import (
+    largest_around_median,
     means_around_median,
     trimmed_means,
     trimmed_means_but_one,
@@ -50,6 +51,7 @@ __all__ = [
     "in_threads",
     "interpolate",
     "is_requested",
+    "largest_around_median",
     "limits",
     "list_sums",
     "means_around_median",

@@ -109,7 +109,8 @@ def means_around_median(
 ) -> bool:
     """``out[receivers[r]]``: mean of the ``amount`` values of ``rows[r]`` nearest to their median.
 
-    Returns False if a value is not finite or very large: then the means are undefined.
+    Returns False if a value may not be below `largest_around_median`. Then the means of receivers
+    of such values are undefined.
     """
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
@@ -128,6 +129,11 @@ def means_around_median(
         return call(*array(used), *values, *selection, targets, start, stop, is_streamed(out))
 
     return over_columns(run, out.shape[1], rows.numel() * 8)
+
+
+def largest_around_median(dtype: torch.dtype) -> float:
+    """The magnitude that values must stay below, so that no sum of two differences overflows."""
+    return torch.finfo(torch.float32 if dtype in HALVES else dtype).max / 8
 
 
 @lru_cache(maxsize=256)
