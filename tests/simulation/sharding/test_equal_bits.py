@@ -100,12 +100,12 @@ def test_every_partition(pool: Pool, partition: str) -> None:
 
 def is_possible(setting: Setting) -> bool:
     """Whether one process can run it, too."""
-    rule = EVERY_RULE[setting.rule]
-    queries_exchanges = setting.attack.startswith("Adaptive") and hasattr(rule, "exchanges")
+    asks_rule = setting.attack.startswith(("Adaptive", "Tuned"))
+    asks_exchanges = asks_rule and hasattr(EVERY_RULE[setting.rule], "exchanges")
     flips_numbers = setting.attack in ("label-flip", "backdoor") and setting.model == "regression"
     divides_later = setting.graph == "dropping" and setting.partition in ("bisection", "modularity")
     too_many_subsets = setting.rule in ("mda", "smea") and setting.n > 14
-    return not (queries_exchanges or flips_numbers or divides_later or too_many_subsets)
+    return not (asks_exchanges or flips_numbers or divides_later or too_many_subsets)
 
 
 settings_drawn = st.builds(
