@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
@@ -190,4 +191,11 @@ def _together(shard: Shard, doing: str) -> Iterator[None]:
     """Let torch work in all ranks, without warnings about its own internals."""
     with warnings.catch_warnings(), shard.telling_errors(), shard.ranks.naming_lost(doing):
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        # It is no Exception, and all ranks get it.
+        except CheckpointException as error:
+            rank, (cause, _) = next(iter(error.failures.items()))
+            if not isinstance(cause, Exception):  # Ctrl-C
+                raise
+            raise OSError(f"rank {rank} failed while it {doing}: {cause!r}") from error
