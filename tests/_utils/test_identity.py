@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,14 @@ import equipoise as eq
 from equipoise._utils.identity import identity
 
 SETTING = {"lr": 0.1}
+
+# Two modules of a user, which import each other.
+settings: Any = ModuleType("settings")
+further: Any = ModuleType("further")
+settings.RATE = 0.1
+settings.further = further
+further.RATE = 0.1
+further.settings = settings
 
 
 def helper(x: float) -> float:
@@ -92,6 +101,21 @@ def test_helpers_and_settings_count(function: Any, monkeypatch: pytest.MonkeyPat
     assert identity(function) == before
     monkeypatch.setitem(SETTING, "lr", 0.2)
     assert identity(function) != before
+
+
+def rate_of_module() -> float:
+    return settings.RATE * settings.further.RATE
+
+
+def test_values_of_own_modules_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity(rate_of_module)
+    monkeypatch.setattr(settings, "RATE", 0.2)
+    changed = identity(rate_of_module)
+    assert changed != before
+    monkeypatch.setattr(further, "RATE", 0.2)
+    assert identity(rate_of_module) != changed
+    monkeypatch.undo()
+    assert identity(rate_of_module) == before
 
 
 def test_closures_count() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.host_waits import Waits
 from equipoise import Inbox, Topology, kernels
 from equipoise.kernels import _weighted_sums
 
@@ -49,3 +50,19 @@ def test_huge_messages() -> None:
     weights = torch.tensor([[0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
     found = kernels.combine(torch.zeros(1, 1), torch.zeros(1, dtype=torch.float64), inbox, weights)
     torch.testing.assert_close(found, torch.tensor([[0.75e38]]))
+
+
+def test_clients_that_keep_own_are_served_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, the host would wait for each of them."""
+    monkeypatch.setattr(_weighted_sums.native, "serves", lambda *_: False)
+    counts = []
+    for n in (10, 100):
+        models = torch.rand(n, 3)
+        inbox = Topology.complete(n).deliver(models)
+        keeps = (torch.arange(n) % 2).double()
+        weights = ((1 - keeps) / inbox.k)[:, None].expand(-1, inbox.k)
+        with Waits() as waits:
+            found = kernels.combine(models, keeps, inbox, weights)
+        counts.append(waits.count)
+        assert torch.equal(found[1::2], models[1::2])
+    assert counts[0] == counts[1]

@@ -179,9 +179,15 @@ class _Identities:
 
         A name of an attribute may be that of an unrelated global. That does no harm.
         """
-        for name in sorted(_names(function.__code__)):
-            if name in function.__globals__:
-                yield f"{name}: {self._leniently(function.__globals__[name])}"
+        yield from self._of_named(function.__globals__, _names(function.__code__))
+
+    def _of_named(self, space: Mapping[str, Any], names: set[str]) -> Iterator[str]:
+        for name in sorted(names & space.keys()):
+            value = space[name]
+            yield f"{name}: {self._leniently(value)}"
+            # As in ``settings.rate``. Modules may import each other.
+            if isinstance(value, ModuleType) and not _is_installed(value.__name__):
+                yield from self._of_named(vars(value), names - {name})
 
     def _leniently(self, value: Any) -> str:
         """Only the type of a value that nothing identifies, such as a lock or a logger."""

@@ -99,7 +99,11 @@ def _combine(
     mine = rest.nonzero().flatten()
     if not is_native and len(mine) == len(own) and own.dtype == compute_dtype(own):
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
-    _add_rows(result, own, mine, mine, own_weights[mine])
+    weight = own_weights[mine, None]
+    # At once, not receiver by receiver: each sum has one term.
+    for columns in chunks(result.shape[1], len(mine), TILE // 2):
+        terms = own[mine, columns].double() * weight
+        result[mine, columns] = terms.add_(result[mine, columns]).to(result.dtype)
     return result, None
 
 

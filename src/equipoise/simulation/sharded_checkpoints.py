@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
@@ -68,7 +69,7 @@ def save(path: str | Path, state: State, settings: Settings) -> None:
         text = json.dumps(about).encode()
         saved |= {ABOUT: torch.tensor(list(text), dtype=torch.uint8), NUMBERS: numbers}
     folder = Path(path) / _name(state.t)
-    with _quietly():
+    with _together(shard, "saved a checkpoint"):
         save_tensors(saved, checkpoint_id=folder, process_group=shard.ranks.group)
     if shard.is_first:
         for other in _rounds(path):
@@ -85,7 +86,7 @@ def load(path: str | Path, state: State, settings: Settings) -> State:
     folder = Path(path) / _name(t)
     sizes = _sizes(folder)
     small = {name: torch.empty(sizes[name], dtype=dtype) for name, dtype in _SMALL.items()}
-    with _quietly():
+    with _together(shard, "loaded a checkpoint"):
         load_tensors(small, checkpoint_id=folder, process_group=shard.ranks.group)
     about = json.loads(bytes(small[ABOUT].tolist()))
     if about["format"] != FORMAT:
@@ -174,7 +175,7 @@ def _load_rows(
     count = int((owners == shard.ranks.rank).sum())
     empty = {name: like.new_zeros(count, *sizes[name][1:]) for name in names}
     wanted = {name: _distributed(x, shard) for name, x in empty.items()}
-    with _quietly():
+    with _together(shard, "loaded a checkpoint"):
         load_tensors(wanted, checkpoint_id=folder, process_group=shard.ranks.group)
     return {name: shard.redistribute(x.to_local(), owners, back=True) for name, x in wanted.items()}
 
@@ -186,8 +187,15 @@ def _as_kept(history: History, name: str, shard: Shard) -> History:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without torch's warnings about its own internals."""
-    with warnings.catch_warnings():
+def _together(shard: Shard, doing: str) -> Iterator[None]:
+    """Let torch work in all ranks, without warnings about its own internals."""
+    with warnings.catch_warnings(), shard.telling_errors(), shard.ranks.naming_lost(doing):
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        # It is no Exception, and all ranks get it.
+        except CheckpointException as error:
+            rank, (cause, _) = next(iter(error.failures.items()))
+            if not isinstance(cause, Exception):  # Ctrl-C
+                raise
+            raise OSError(f"rank {rank} failed while it {doing}: {cause!r}") from error

@@ -59,7 +59,7 @@ class Table:
         return str(self.text().to_html())
 
     def to_latex(self, digits: int = 2, **options: Any) -> str:
-        """The table in LaTeX, for the package booktabs.
+        """The table in LaTeX, for the packages booktabs and multirow.
 
         ``options`` are those of ``pandas.DataFrame.to_latex``, such as ``caption`` and ``label``.
         """

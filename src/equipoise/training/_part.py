@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,7 +24,8 @@ class PartOfClients:
     """Some of ``n`` clients: row i of their models is of client ``ids[i]``, ascending."""
 
     ids: Tensor  # (b,)
-    counts: Tensor  # (n,) numbers of examples of all clients
+    counts: Tensor  # (n,) numbers of examples of all clients, before poisoning
+    gather: Callable[[Tensor], Tensor]  # turns numbers of these clients (b,) into those of all
 
     @property
     def n(self) -> int:
@@ -48,6 +50,7 @@ class PartialBlocks:
     Args:
         examples: the examples of the clients of this part, by row.
         part: the clients of this process.
+        counts: (n,) the numbers of examples of all clients in this round.
         trained: (c,) the ids of all clients that are trained, in all processes.
         batch_size: examples in a batch.
         d: number of parameters of a model.
@@ -58,6 +61,7 @@ class PartialBlocks:
         self,
         examples: Examples,
         part: PartOfClients,
+        counts: Tensor,
         trained: Tensor,
         *,
         batch_size: int,
@@ -67,7 +71,7 @@ class PartialBlocks:
         self._examples = examples
         self._rows = part.rows
         whole = Batches(
-            replace(examples, counts=part.counts, replacements=None, replaced_by=None),
+            replace(examples, counts=counts, replacements=None, replaced_by=None),
             trained,
             trained,
             batch_size=batch_size,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from operator import is_
 from typing import ClassVar, Literal, get_args
 
@@ -178,7 +178,7 @@ class LocalSGD:
         self._velocity: Tensor | None = None
         self._part: PartOfClients | None = None
         # Those of the last round.
-        self._batches: tuple[tuple[object, ...], Batches | PartialBlocks] | None = None
+        self._batches: tuple[tuple[object, ...], Tensor, Batches | PartialBlocks] | None = None
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
@@ -269,8 +269,9 @@ class LocalSGD:
             trainer._loaded = self._loaded.of_clients(ids)
             # Without it, the examples of all clients can be freed.
             trainer._sample = trainer._loaded
-        counts = self._clean.counts if gather is None else gather(trainer._loaded.counts)
-        trainer._part = PartOfClients(ids, counts)
+        if gather is None:
+            gather = partial(self._clean.counts.index_copy, 0, ids)
+        trainer._part = PartOfClients(ids, gather(trainer._loaded.counts), gather)
         trainer._batches = None
         if self._poisoning is not None:
             trainer._poisoning = self._poisoning.of_rows(trainer._loaded, trainer._part.rows)
@@ -342,12 +343,28 @@ class LocalSGD:
     def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
         """The batches of these clients, or of all; those of the last round if they are the same."""
         choice = (examples, clients, self.backend)
+        counts = self._counts_of_all(examples)
         # By identity: examples and tensors cannot be compared by one truth value.
-        if self._batches is None or not all(map(is_, self._batches[0], choice)):
-            self._batches = (choice, self._make_batches(examples, clients))
-        return self._batches[1]
+        if (
+            self._batches is None
+            or not all(map(is_, self._batches[0], choice))
+            or not counts.equal(self._batches[1])
+        ):
+            self._batches = (choice, counts, self._make_batches(examples, counts, clients))
+        return self._batches[2]
 
-    def _make_batches(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
+    def _counts_of_all(self, examples: Examples) -> Tensor:
+        """(n,) the numbers of examples of all clients in this round, in all processes."""
+        if self._part is None:
+            return examples.counts
+        if self._poisoning is None:
+            return self._part.counts
+        # An attack may add examples, from some round on; only the client's process knows how many.
+        return self._part.gather(examples.counts)
+
+    def _make_batches(
+        self, examples: Examples, counts: Tensor, clients: Tensor | None
+    ) -> Batches | PartialBlocks:
         batch_size, d, most = self.batch_size, self._trained.d, self._most_together(self.backend)
         if self._part is None or self.backend != "batched":
             every = torch.arange(examples.n, device="cpu")
@@ -355,7 +372,9 @@ class LocalSGD:
             return Batches(examples, rows, rows, batch_size=batch_size, d=d, most=most)
         every = torch.arange(self._part.n, device="cpu")
         trained = every if clients is None else clients.cpu()
-        return PartialBlocks(examples, self._part, trained, batch_size=batch_size, d=d, most=most)
+        return PartialBlocks(
+            examples, self._part, counts, trained, batch_size=batch_size, d=d, most=most
+        )
 
     def _rows_of(self, clients: Tensor) -> Tensor:
         """The rows of models of some clients, without those of other processes."""

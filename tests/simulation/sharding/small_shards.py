@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,13 +23,22 @@ EVERY_RULE: dict[str, Any] = {
     **RULES,
     **LEARNS,
     "none": None,
+    "mda": eq.MDA(),
+    "smea": eq.SMEA(),
+    "centered-clip-last": eq.CenteredClip(tau=0.25),
+    "sketch-guard": eq.SketchGuard(size=5),
+    "static-clip": eq.StaticClip(eq.GeometricMedian(), radius=0.5),
+    "nested": eq.NNM(eq.Bucketing(eq.ARC(eq.CenteredClip(tau=0.25, start="own")))),
+    "per-group": partial(eq.PerGroup, rules=eq.Krum()),
     "per-client": [eq.Balance(), eq.Median(), eq.Krum()],
+    "each-round": eq.EachRound(lambda t, generator: eq.Krum() if t % 2 else eq.RTC()),
 }
 EVERY_ATTACK: dict[str, Any] = {
     **{name: attack for name, (attack, _) in ATTACKS.items()},
     "none": None,
     "label-flip": eq.attacks.LabelFlip({0: 1, 1: 2}),
     "feature-noise": eq.attacks.FeatureNoise(std=3.0),
+    "backdoor": eq.attacks.Backdoor(eq.attacks.EveryNth(2)),
     "late-noise": eq.attacks.Window(eq.attacks.FeatureNoise(), 1, 3),
 }
 
@@ -41,6 +51,7 @@ class Setting:
     graph: str = "random"
     model: str = "linear"
     alpha: str = "half"
+    gossip: str | None = None
     momentum: float = 0.0
     steps: int = 1
     partition: str = "contiguous"
@@ -117,10 +128,14 @@ class Setting:
         rule = EVERY_RULE[self.rule]
         if isinstance(rule, list):
             rule = eq.PerClient.drawn(rule, self.n, stream(self.seed, "rules"))
+        if isinstance(rule, partial):
+            rule = rule(eq.groups(module))
         settings: dict[str, Any] = {
             "attack": EVERY_ATTACK[self.attack],
             "malicious": self.malicious,
             "alpha": self.alphas(),
+            # Gossip weights are those of undirected graphs.
+            "gossip": self.gossip if self.graph in ("random", "complete", "ring") else None,
             "metrics": {
                 "error": metric(module, test_x, test_y),
                 "length": lambda models: models.double().square().sum(1),

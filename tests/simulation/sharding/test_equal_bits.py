@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import is_dataclass
 from typing import Any
 
 import pytest
@@ -37,10 +38,18 @@ def check(pool: Pool, setting: Setting, *sizes: int) -> None:
             assert theirs == [dataclasses.replace(record, clients={}) for record in rounds]
 
 
+def test_every_public_rule_and_attack_is_listed() -> None:
+    rules = {type(Setting(rule=name).simulator().rule) for name in EVERY_RULE}
+    assert rules >= set(filter(is_dataclass, vars(eq.rules).values()))
+    attacks = set(map(type, EVERY_ATTACK.values()))
+    public = filter(is_dataclass, vars(eq.attacks).values())
+    assert attacks >= {x for x in public if hasattr(x, "forge") or hasattr(x, "poison")}
+
+
 @needs_kernels
 @pytest.mark.parametrize("rule", EVERY_RULE)
 def test_every_rule(pool: Pool, rule: str) -> None:
-    check(pool, Setting(rule=rule, attack="LIE"), 3)
+    check(pool, Setting(rule=rule, attack="LIE", gossip="metropolis"), 3)
 
 
 @needs_kernels
@@ -91,10 +100,12 @@ def test_every_partition(pool: Pool, partition: str) -> None:
 
 def is_possible(setting: Setting) -> bool:
     """Whether one process can run it, too."""
-    queries_learn = setting.attack.startswith("Adaptive") and setting.rule.startswith("learn")
-    flips_numbers = setting.attack == "label-flip" and setting.model == "regression"
+    asks_rule = setting.attack.startswith(("Adaptive", "Tuned"))
+    asks_exchanges = asks_rule and hasattr(EVERY_RULE[setting.rule], "exchanges")
+    flips_numbers = setting.attack in ("label-flip", "backdoor") and setting.model == "regression"
     divides_later = setting.graph == "dropping" and setting.partition in ("bisection", "modularity")
-    return not (queries_learn or flips_numbers or divides_later)
+    too_many_subsets = setting.rule in ("mda", "smea") and setting.n > 14
+    return not (asks_exchanges or flips_numbers or divides_later or too_many_subsets)
 
 
 settings_drawn = st.builds(
@@ -105,6 +116,7 @@ settings_drawn = st.builds(
     graph=st.sampled_from(["random", "complete", "ring", "directed", "loops", "dropping"]),
     model=st.sampled_from(["linear", "regression", "tanh", "random", "convolution"]),
     alpha=st.sampled_from(["half", "each", "drawn"]),
+    gossip=st.sampled_from([None, "metropolis", "lazy", "laplacian", "uniform"]),
     momentum=st.sampled_from([0.0, 0.9]),
     steps=st.integers(1, 3),
     partition=st.sampled_from(["contiguous", "scattered", "bisection", "modularity"]),

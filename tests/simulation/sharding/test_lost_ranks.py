@@ -9,12 +9,14 @@ import time
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import equipoise as eq
+from equipoise.simulation import sharded_checkpoints
 from tests.simulation.sharding.small_shards import Setting
 
 RANKS = 3
@@ -38,18 +40,28 @@ def _play(rank: int, failure: str, store: str, pipe: Connection) -> None:
         if rank != FAILING or running.t < 3:
             return
         pipe.send(time.time())
-        if failure == "kill":
+        if failure != "raise":
             os.kill(os.getpid(), signal.SIGKILL)
         raise KeyError("no such example")
 
+    save = sharded_checkpoints.save_tensors
+
+    def save_or_fail(*args: Any, **options: Any) -> None:
+        fail(simulator)
+        save(*args, **options)
+
     try:
-        simulator.run(on_round=fail)
+        if failure == "kill while saving":
+            sharded_checkpoints.save_tensors = save_or_fail
+            simulator.run(checkpoint=f"{store}-checkpoint", save_every=3)
+        else:
+            simulator.run(on_round=fail)
     except Exception as error:
         pipe.send((time.time(), type(error).__name__, str(error), simulator.t))
     pipe.poll(TIMEOUT)  # a process that goes on, so that no connection closes
 
 
-@pytest.mark.parametrize("failure", ["kill", "raise"])
+@pytest.mark.parametrize("failure", ["kill", "raise", "kill while saving"])
 def test_all_ranks_end_within_seconds(tmp_path: Path, failure: str) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["equipoise", __name__])
@@ -72,6 +84,7 @@ def test_all_ranks_end_within_seconds(tmp_path: Path, failure: str) -> None:
             assert (kind, t) == ("LostRankError", 3)
             assert f"rank {rank} of 3 cannot go on" in text
             assert "go on from the last checkpoint" in text
+            assert ("while it saved a checkpoint" in text) == (failure == "kill while saving")
             if failure == "raise":
                 assert "rank 1: KeyError: 'no such example'" in text
     finally:

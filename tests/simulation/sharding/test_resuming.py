@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,27 @@ def test_other_number_of_ranks(
     (found, history), *_ = pool.call(resumed, setting, path, ranks=after)
     torch.testing.assert_close(found, models, rtol=0, atol=0)
     assert history == rounds
+
+
+def error_of_full_disk(group: Any, setting: Setting, path: str) -> str:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    simulator = setting.simulator(group, group.size())
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank() == 1:
+            patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="rank") as caught:
+            simulator.save(path)
+    return str(caught.value)
+
+
+def test_full_disk_is_named_by_all_ranks(pool: Pool, tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    pool.call(part_of_run, SETTING, path, 3, ranks=2)
+    for text in pool.call(error_of_full_disk, SETTING, path, ranks=2):
+        assert text.startswith("rank 1 failed while it saved a checkpoint: OSError(28, 'no space")
+    pool.call(resumed, SETTING, path, ranks=2)
 
 
 def test_incomplete_folder_is_ignored(pool: Pool, tmp_path: Path) -> None:

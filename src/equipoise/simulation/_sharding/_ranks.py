@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -70,9 +70,16 @@ class Ranks:
                 looked = now
                 if (words := self._words()) is not None:
                     raise self._lost(doing, words)
-        try:
+        with self.naming_lost(doing):
             work.wait()
+
+    @contextmanager
+    def naming_lost(self, doing: str) -> Iterator[None]:
+        """Raise `LostRankError` with the cause if an operation of torch fails in this block."""
+        try:
+            yield
         except RuntimeError as error:
+            start = time.monotonic()
             while (words := self._words()) is None and time.monotonic() - start < LAST_WORDS:
                 time.sleep(10 * LONGEST_SLEEP)
             ended = "a process has ended, or cannot be reached"

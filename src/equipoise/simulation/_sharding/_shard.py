@@ -86,10 +86,12 @@ class Shard:
 
     def all_rows(self, mine: Tensor) -> Tensor:
         """The rows of all ranks, in the order of the clients."""
-        rows = self.ranks.gather(mine.contiguous(), self.partition.counts)
-        if self._order is None:
-            return rows
-        return torch.empty_like(rows).index_copy_(0, self._order.to(rows.device), rows)
+        # Counts of examples are on the CPU, which NCCL cannot send from.
+        sent = mine.to(self._device).contiguous()
+        rows = self.ranks.gather(sent, self.partition.counts)
+        if self._order is not None:
+            rows = torch.empty_like(rows).index_copy_(0, self._order, rows)
+        return rows.to(mine.device)
 
     def cut(self, topology: Topology) -> Cut:
         """The edges between ranks."""
@@ -154,7 +156,7 @@ class Shard:
         """A digest of the digests of all clients, which does not depend on the partition."""
         if not hasattr(trainer, "client_fingerprints"):
             return None
-        digests = self.all_rows(trainer.client_fingerprints().to(self._device))
+        digests = self.all_rows(trainer.client_fingerprints())
         return blake2b(bytes(digests.flatten().tolist()), digest_size=16).hexdigest()
 
     def redistribute(self, rows: Tensor, owners: Tensor, *, back: bool = False) -> Tensor:
