@@ -49,7 +49,7 @@ class GrpcTransport:
 
     Without credentials, only loopback addresses are allowed, unless ``insecure``.
 
-    Others cannot use up this process: it accepts at most 256 connections, or four per neighbor if
+    Others cannot use up this process: it accepts at most 64 connections, or four per neighbor if
     that is more, and at most half as many as the files that it may open. A stream holds at most
     4 MiB that are not read yet, and has to arrive in chunks of 64 KiB or more on average, besides
     the first 16. A neighbor that reads a long message and asks for it again gets it four times.
