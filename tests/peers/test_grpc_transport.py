@@ -32,12 +32,13 @@ def local(listen="127.0.0.1:0", **options):
     return GrpcTransport("a", {"b": "127.0.0.1:1"}, listen=listen, **options)
 
 
-def raw_send(address, chunks, metadata=()):
+def raw_send(address, chunks, metadata=(), compression=None):
     """Send as somebody who does not use the transport; return the code."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=options) as channel:
         try:
-            channel.stream_unary("/equipoise.Peer/Send")(chunks, timeout=10, metadata=metadata)
+            send = channel.stream_unary("/equipoise.Peer/Send")
+            send(chunks, timeout=10, metadata=metadata, compression=compression)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -152,6 +153,16 @@ def test_oversized_chunk_is_cut():
         assert pair.at_b.received.empty()
         with pytest.raises(ValueError, match="chunks must have at most"):
             pair.a.send("b", [bytes(size)], 1.0)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_chunk_is_refused(compression):
+    """A few bytes could become a chunk of any length."""
+    with Pair() as pair:
+        metadata = (("equipoise-size", str(CHUNK_BYTES)),)
+        code = raw_send(pair.b.address, iter([bytes(CHUNK_BYTES)]), metadata, compression)
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert pair.at_b.received.empty()
 
 
 @pytest.mark.parametrize("declared", ["", "-5", "5.0", "9" * 100, "4", "6"])
