@@ -255,6 +255,14 @@ def test_loopback_needs_no_credentials(address):
     assert local(address).address == address
 
 
+@pytest.mark.parametrize("name", ["B", "b.", "*", "site b", "authority"])
+def test_neighbors_have_names_of_certificates(credentials, name):
+    with pytest.raises(ValueError, match="each neighbor must be"):
+        GrpcTransport(
+            "a", {name: "127.0.0.1:1"}, listen="127.0.0.1:0", credentials=credentials["a"]
+        )
+
+
 def test_name_must_be_that_of_the_certificate(credentials):
     with pytest.raises(ValueError, match="credentials must be of 'a', found those of 'b'"):
         local(credentials=credentials["b"])

@@ -19,7 +19,7 @@ from equipoise.peers._freed_memory import keep_freed_memory
 from equipoise.peers._grpc_client import GrpcClient
 from equipoise.peers._grpc_package import import_grpc
 from equipoise.peers._grpc_server import GrpcServer
-from equipoise.peers.credentials import Credentials
+from equipoise.peers.credentials import Credentials, check_peer_name
 from equipoise.peers.transport import CHUNK_BYTES, Endpoint
 
 _CLOSING = 2.0  # seconds
@@ -82,6 +82,9 @@ class GrpcTransport:
         self._address = self._checked("listen", listen, free=True)
         self._addresses: dict[str, str] = {}
         for neighbor, address in neighbors.items():
+            if credentials is not None:
+                # No certificate states another name, so the neighbor would be absent for ever.
+                check_peer_name("each neighbor", neighbor)
             self._addresses[neighbor] = self._checked(f"the address of {neighbor!r}", address)
         self._grpc = import_grpc()
         self._lock = threading.Lock()
