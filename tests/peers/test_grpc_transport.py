@@ -32,12 +32,13 @@ def local(listen="127.0.0.1:0", **options):
     return GrpcTransport("a", {"b": "127.0.0.1:1"}, listen=listen, **options)
 
 
-def raw_send(address, chunks, metadata=()):
+def raw_send(address, chunks, metadata=(), compression=None):
     """Send as somebody who does not use the transport; return the code."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=options) as channel:
         try:
-            channel.stream_unary("/equipoise.Peer/Send")(chunks, timeout=10, metadata=metadata)
+            send = channel.stream_unary("/equipoise.Peer/Send")
+            send(chunks, timeout=10, metadata=metadata, compression=compression)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -154,6 +155,16 @@ def test_oversized_chunk_is_cut():
             pair.a.send("b", [bytes(size)], 1.0)
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_chunk_is_refused(compression):
+    """A few bytes could become a chunk of any length."""
+    with Pair() as pair:
+        metadata = (("equipoise-size", str(CHUNK_BYTES)),)
+        code = raw_send(pair.b.address, iter([bytes(CHUNK_BYTES)]), metadata, compression)
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert pair.at_b.received.empty()
+
+
 @pytest.mark.parametrize("declared", ["", "-5", "5.0", "9" * 100, "4", "6"])
 def test_size_must_be_declared_and_true(declared):
     with Pair() as pair:
@@ -242,6 +253,14 @@ def test_malformed_address_is_an_error(address):
 @pytest.mark.parametrize("address", ["localhost:7000", "[::1]:7000", "127.0.0.2:7000"])
 def test_loopback_needs_no_credentials(address):
     assert local(address).address == address
+
+
+@pytest.mark.parametrize("name", ["B", "b.", "*", "site b", "authority"])
+def test_neighbors_have_names_of_certificates(credentials, name):
+    with pytest.raises(ValueError, match="each neighbor must be"):
+        GrpcTransport(
+            "a", {name: "127.0.0.1:1"}, listen="127.0.0.1:0", credentials=credentials["a"]
+        )
 
 
 def test_name_must_be_that_of_the_certificate(credentials):

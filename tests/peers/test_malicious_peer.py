@@ -13,7 +13,7 @@ import torch
 import equipoise as eq
 from equipoise.peers import InMemoryNetwork, MaliciousPeer, Peer
 
-MODELS = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 3.0], [0.0, 0.0]])
+MODELS = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 3.0], [0.5, 0.25]])
 NAMES = ("a", "b", "c", "m")
 
 
@@ -94,21 +94,42 @@ def test_previous_models_are_those_of_last_round() -> None:
     assert second.previous[1].equal(MODELS[0])
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        eq.attacks.Gaussian(),
-        eq.attacks.TrimAttack(),
-        eq.attacks.MinMax(),
-        eq.attacks.LIE(),
-        eq.attacks.Zero(),
-    ],
-    ids=repr,
-)
+ATTACKS = [
+    eq.attacks.Adaptive(),
+    eq.attacks.Backdoor(eq.attacks.EveryNth(2)),
+    eq.attacks.Combined(eq.attacks.FeatureNoise(), eq.attacks.Zero()),
+    eq.attacks.Dissensus(),
+    eq.attacks.Gaussian(),
+    eq.attacks.InModelSpace(eq.attacks.SignFlip()),
+    eq.attacks.IPM(),
+    eq.attacks.Isolation(),
+    eq.attacks.KrumAttack(),
+    eq.attacks.LIE(),
+    eq.attacks.Mimic(),
+    eq.attacks.MinMax(),
+    eq.attacks.MinSum(),
+    eq.attacks.NonFinite(),
+    eq.attacks.OnlyClients(eq.attacks.Zero(), [3]),
+    eq.attacks.SignFlip(),
+    eq.attacks.Spectral(),
+    eq.attacks.TrimAttack(),
+    eq.attacks.Tuned(eq.attacks.Dissensus()),
+    eq.attacks.Window(eq.attacks.Zero(), 0, 9),
+    eq.attacks.Zero(),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_attacks_of_the_library_work(attack: Any) -> None:
-    inboxes = attacked_round(attack)
+    options = {"rule": eq.Balance(), "inputs": {"total": 9}}
+    inboxes = attacked_round(attack, **options)
     assert all(inbox.mask.all() for inbox in inboxes)
-    assert not any(lie_in(inbox).equal(MODELS[1]) for inbox in inboxes)
+    assert not any(lie_in(inbox).equal(MODELS[3]) for inbox in inboxes)
+
+
+def test_all_attacks_on_messages_are_tried() -> None:
+    found = {name for name in eq.attacks.__all__ if hasattr(getattr(eq.attacks, name), "forge")}
+    assert found - {"MessageAttack"} == {type(attack).__name__ for attack in ATTACKS}
 
 
 def test_seed_determines_the_lies() -> None:

@@ -14,11 +14,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from tests.cases import LEARNS, RULES
 from tests.peers import runs
-
-# A simulation draws the buckets of each round with a generator, peers with the seed of the rule.
-EVERY = {name: rule for name, rule in {**RULES, **LEARNS}.items() if name != "bucketing"}
 
 pytestmark = pytest.mark.filterwarnings("ignore::equipoise.GuaranteeWarning")
 
@@ -40,7 +36,7 @@ def play_all(client: int, ports: list[list[int]]) -> dict[str, Tensor]:
     """The models of one client, after a run with each rule; runs in a process of its own."""
     torch.set_num_threads(1)
     found = {}
-    for (name, rule), of_run in zip(EVERY.items(), ports, strict=True):
+    for (name, rule), of_run in zip(runs.EVERY.items(), ports, strict=True):
         addresses = {
             other: f"127.0.0.1:{port}" for other, port in zip(runs.NAMES, of_run, strict=True)
         }
@@ -55,14 +51,14 @@ def play_all(client: int, ports: list[list[int]]) -> dict[str, Tensor]:
 def models() -> list[dict[str, Tensor]]:
     """By client and rule."""
     count = len(runs.NAMES)
-    ports = free_ports(count * len(EVERY))
+    ports = free_ports(count * len(runs.EVERY))
     tables = [ports[start : start + count] for start in range(0, len(ports), count)]
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(play_all, client, tables) for client in range(count)]
         return [one.result() for one in waiting]
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", runs.EVERY)
 def test_every_rule_equals_simulator(name: str, models: list[dict[str, Any]]) -> None:
     found = torch.stack([of_client[name] for of_client in models])
-    torch.testing.assert_close(found, runs.simulated(EVERY[name]), rtol=0, atol=0)
+    torch.testing.assert_close(found, runs.simulated(runs.EVERY[name]), rtol=0, atol=0)

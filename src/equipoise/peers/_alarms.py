@@ -22,22 +22,27 @@ class Alarms:
         self._after = after
         self._absent: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
+        self._is_unheard = False
         self._is_alone = False
 
     def note_absences(self, neighbors: Collection[str], reasons: Mapping[str, str]) -> None:
         """Take note of which neighbors were absent from an exchange, and why."""
         for name in neighbors:
             self._count(self._absent, name, name in reasons, f"absent ({reasons.get(name)})")
-        if len(reasons) == len(neighbors):
+        was_unheard = self._is_unheard
+        self._is_unheard = len(reasons) == len(neighbors)
+        if self._is_unheard and not was_unheard:
             self._say_alone("no neighbor sent a usable message")
 
     def note_rejections(self, accepted: Collection[str], rejected: Collection[str]) -> None:
         """Take note of which messages the rule accepted, of those that were present."""
         for name in (*accepted, *rejected):
             self._count(self._rejected, name, name in rejected, "rejected by the rule")
-        if accepted:
-            self._is_alone = False
-        elif rejected:
+        if not accepted and not rejected:
+            return
+        was_alone = self._is_alone
+        self._is_alone = not accepted
+        if self._is_alone and not was_alone:
             self._say_alone("the rule accepted no message")
 
     def _count(self, streaks: Counter[str], name: str, is_bad: bool, what: str) -> None:
@@ -51,6 +56,4 @@ class Alarms:
             logger.info("peer %s: neighbor %s is no longer %s", self._peer, name, kind)
 
     def _say_alone(self, why: str) -> None:
-        if not self._is_alone:
-            self._is_alone = True
-            logger.warning("peer %s: alone, %s; its model is its own", self._peer, why)
+        logger.warning("peer %s: alone, %s; its model is its own", self._peer, why)

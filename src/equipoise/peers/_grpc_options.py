@@ -9,8 +9,12 @@ from equipoise.peers.transport import CHUNK_BYTES
 WINDOW_BYTES = 2 * CHUNK_BYTES
 """How far a stream may be ahead of its reader."""
 
-CONNECTIONS = 256
-"""How many connections a server with few neighbors accepts. An idle one takes about 150 KB."""
+CONNECTIONS = 64
+"""How many connections a server with few neighbors accepts.
+
+Each can hold a window of data that nobody reads, until its streams are refused: 256 MiB in all. An
+idle one takes about 150 KB.
+"""
 
 CONNECTIONS_PER_NEIGHBOR = 4  # the old one may seem open when a neighbor connects again
 

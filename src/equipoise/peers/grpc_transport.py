@@ -19,7 +19,7 @@ from equipoise.peers._freed_memory import keep_freed_memory
 from equipoise.peers._grpc_client import GrpcClient
 from equipoise.peers._grpc_package import import_grpc
 from equipoise.peers._grpc_server import GrpcServer
-from equipoise.peers.credentials import Credentials
+from equipoise.peers.credentials import Credentials, check_peer_name
 from equipoise.peers.transport import CHUNK_BYTES, Endpoint
 
 _CLOSING = 2.0  # seconds
@@ -49,7 +49,7 @@ class GrpcTransport:
 
     Without credentials, only loopback addresses are allowed, unless ``insecure``.
 
-    Others cannot use up this process: it accepts at most 256 connections, or four per neighbor if
+    Others cannot use up this process: it accepts at most 64 connections, or four per neighbor if
     that is more, and at most half as many as the files that it may open. A stream holds at most
     4 MiB that are not read yet, and has to arrive in chunks of 64 KiB or more on average, besides
     the first 16. A neighbor that reads a long message and asks for it again gets it four times.
@@ -82,6 +82,9 @@ class GrpcTransport:
         self._address = self._checked("listen", listen, free=True)
         self._addresses: dict[str, str] = {}
         for neighbor, address in neighbors.items():
+            if credentials is not None:
+                # No certificate states another name, so the neighbor would be absent for ever.
+                check_peer_name("each neighbor", neighbor)
             self._addresses[neighbor] = self._checked(f"the address of {neighbor!r}", address)
         self._grpc = import_grpc()
         self._lock = threading.Lock()

@@ -53,7 +53,7 @@ class Peer:
             and int8 make messages smaller, and inexact.
         stash: how many messages of a neighbor that is ahead may wait for later exchanges. The
             messages of k neighbors take at most ``k * (4 + stash)`` models of memory, or
-            ``k * (2 + stash)`` without late messages.
+            ``k * (2 + stash)`` without late messages; those of float64, if a neighbor sends these.
         max_staleness: a message that came too late for its round stands in for an absent one if it
             is at most so many rounds old; 0 drops late messages. Then a silent neighbor can keep
             others apart: no exchange ends before its deadline, and a peer that is late by more than
