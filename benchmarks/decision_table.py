@@ -135,7 +135,8 @@ def _costs(name: str, facts: Facts, ms: float | None) -> str:
 def _theory(name: str, facts: Facts) -> str:
     # A wrapper's guarantee is a property if it is that of the wrapped rule.
     if isinstance(getattr(type(facts.rule), "guarantee", None), property) and name in WRAPPERS:
-        return _row(f"`{name}`", facts.assumes, AS_RULE, AS_RULE)
+        about_each = f"{AS_RULE}, if about each aggregate"
+        return _row(f"`{name}`", facts.assumes, about_each, AS_RULE)
     return _row(f"`{name}`", facts.assumes, guarantee(facts.rule), breakdown(facts.rule))
 
 

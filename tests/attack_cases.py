@@ -53,6 +53,14 @@ ATTACKS: dict[str, tuple[Any, Callable[[Knowledge], int]]] = {
     "Adaptive": (attacks.Adaptive(), per_victim),
     "Adaptive-sign": (attacks.Adaptive(perturbation="sign"), per_victim),
     "Adaptive-std": (attacks.Adaptive(perturbation="std"), per_victim),
+    "Adaptive-undo": (
+        attacks.Adaptive(perturbation="own_update", center="own"),
+        per_victim,
+    ),
+    "Adaptive-ascent": (
+        attacks.Adaptive(perturbation="mean_update", center="own"),
+        per_victim,
+    ),
     "Adaptive-global": (attacks.Adaptive(scope="global"), one),
     "Adaptive-literal": (attacks.Adaptive(mode="literal"), per_victim),
     "LIE": (attacks.LIE(z=1.5), per_victim),

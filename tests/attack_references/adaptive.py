@@ -47,12 +47,19 @@ def probe(
     *,
     perturbation: str = "unit",
     scope: str = "receiver",
+    center: str = "mean",
 ) -> Probe:
     """The line of lies for a victim that follows a rule, given by its name and by options and
     inputs.
     """
-    rows = vectors(world, observed_clients(world, victim, scope), "model")
-    p, undecided = perturbation_of(rows, perturbation)
+    observed = observed_clients(world, victim, scope)
+    rows = vectors(world, observed if center == "mean" else [victim], "model")
+    if perturbation.endswith("update"):
+        movers = [victim] if perturbation == "own_update" else observed
+        moves = vectors(world, movers, "update")
+        p, undecided = perturbation_of(moves, "unit")
+    else:
+        p, undecided = perturbation_of(rows, perturbation)
     mu, mine = mean(list(rows)), client_inputs(dict(inputs), victim)
 
     def answer(gamma: float) -> Answer:

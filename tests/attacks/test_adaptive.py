@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -40,13 +41,10 @@ ADAPTIVE_RULES: dict[str, Any] = {
 }
 
 
-def line_of(
-    known: Knowledge, world: World, victim: int, perturbation: str, scope: str = "receiver"
-) -> Any:
+def line_of(known: Knowledge, world: World, victim: int, perturbation: str, **options: str) -> Any:
     inputs = options_of(known.rule) | dict(known.inputs)
-    return probe(
-        world, victim, type(known.rule).__name__, inputs, perturbation=perturbation, scope=scope
-    )
+    name = type(known.rule).__name__
+    return probe(world, victim, name, inputs, perturbation=perturbation, **options)
 
 
 @pytest.mark.parametrize("rule", ADAPTIVE_RULES.values(), ids=ADAPTIVE_RULES)
@@ -77,19 +75,23 @@ def test_adaptive_max(rule: Any, perturbation: str) -> None:
     assert decided >= 2
 
 
-@pytest.mark.parametrize("perturbation", ["unit", "sign", "std"])
+@pytest.mark.parametrize("center", ["mean", "own"])
+@pytest.mark.parametrize("perturbation", ["unit", "sign", "std", "own_update", "mean_update"])
 @pytest.mark.parametrize(
     ("d", "dtype"), [(1, torch.float64), (50, torch.float32), (3000, torch.float32)]
 )
-def test_max_against_balance(perturbation: str, d: int, dtype: torch.dtype) -> None:
-    """The limit is the root of a quadratic equation, if the benign mean is accepted."""
+def test_max_against_balance(
+    center: Literal["mean", "own"], perturbation: Any, d: int, dtype: torch.dtype
+) -> None:
+    """The limit is the root of a quadratic equation, if the start of the line is accepted."""
+    if center == "own" and perturbation == "std":
+        pytest.skip("a deviation of one model is 0 in the reference")
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), d, dtype, 0.25, seed=3)
     world, threshold = World.of(known), 0.9 * math.exp(-0.3)
     compared = 0
-    for (sender, victim), found in received_lies(
-        known, attacks.Adaptive(perturbation=perturbation)
-    ).items():
-        line = line_of(known, world, victim, perturbation)
+    attack = attacks.Adaptive(perturbation=perturbation, center=center)
+    for (sender, victim), found in received_lies(known, attack).items():
+        line = line_of(known, world, victim, perturbation, center=center)
         if not line.accepted(0.0) or line.undecided.any():
             continue
         compared += 1
@@ -133,11 +135,45 @@ def test_own_center_needs_receiver() -> None:
         attacks.Adaptive(center="own", scope="global")
 
 
+def test_own_update_needs_receiver() -> None:
+    message = "scope must be 'receiver' for perturbation='own_update', found 'global'"
+    with pytest.raises(ValueError, match=message):
+        attacks.Adaptive(perturbation="own_update", scope="global")
+
+
+@pytest.mark.parametrize("perturbation", ["own_update", "mean_update"])
+def test_update_needs_previous(perturbation: Any) -> None:
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 5, torch.float64, 0.25, seed=3)
+    with pytest.raises(ValueError, match="previous must be given to Knowledge for Adaptive"):
+        attacks.Adaptive(perturbation=perturbation).forge(replace(known, previous=None))
+
+
+def test_models_at_rest() -> None:
+    """Without updates there is no direction, and the lie is the start of the line."""
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 5, torch.float64, 0.25, seed=3)
+    at_rest = replace(known, previous=known.models)
+    undo = attacks.Adaptive(center="own", perturbation="own_update")
+    lies = received_lies(at_rest, undo)
+    assert lies
+    assert all(torch.equal(lie, known.models[victim]) for (_, victim), lie in lies.items())
+
+
+def test_global_ascent() -> None:
+    known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 20, torch.float64, 0.25, seed=3)
+    world = World.of(known)
+    ascent = attacks.Adaptive(perturbation="mean_update", scope="global")
+    (lie,) = ascent.forge(known).rows
+    line = line_of(known, world, world.victims[0], "mean_update", scope="global")
+    moved = (line.mu - array(lie)) / line.p
+    assert moved.min() > 0
+    assert moved.max() == pytest.approx(moved.min())
+
+
 def test_max_global() -> None:
     """One lie for all victims is as strong as the most careful of them allows."""
     known = rule_knowledge(eq.Balance(gamma=0.9), regular(12, 6), 20, torch.float64, 0.25, seed=3)
     world = World.of(known)
-    lines = {i: line_of(known, world, i, "unit", "global") for i in world.victims}
+    lines = {i: line_of(known, world, i, "unit", scope="global") for i in world.victims}
     assert all(line.accepted(0.0) for line in lines.values())
     limit = min(balance_limit(world, i, 0.9 * math.exp(-0.3), line) for i, line in lines.items())
     lies = attacks.Adaptive(scope="global").forge(known)

@@ -45,6 +45,11 @@ FAR = {
 # Lies among the benign models, or made to be accepted.
 NEAR = {
     "Adaptive": attacks.Adaptive(rule=eq.Balance()),
+    "Adaptive-shrink": attacks.Adaptive(center="own", rule=eq.Balance()),
+    "Adaptive-undo": attacks.Adaptive(center="own", perturbation="own_update", rule=eq.Balance()),
+    "Adaptive-ascent": attacks.Adaptive(
+        center="own", perturbation="mean_update", rule=eq.Balance()
+    ),
     "KrumAttack-fang": attacks.KrumAttack(form="fang"),
     "LIE": attacks.LIE(),
     "LIE-strong": attacks.LIE(z=1.5),
@@ -283,14 +288,25 @@ def test_balance_bounds_accepted(attack: str) -> None:
     assert run("Balance", attack).error < 0.5 * run("FedAvg", "Zero").error
 
 
+OWN_CENTERED = ["Adaptive-shrink", "Adaptive-undo", "Adaptive-ascent"]
+
+
 def test_adaptive_is_strongest() -> None:
-    """It is made for BALANCE: always accepted, and worse than any other attack."""
+    """It is made for BALANCE: always accepted, and worse than any attack that is not."""
     adaptive = run("Balance", "Adaptive")
     assert adaptive.accepted == [1.0] * ROUNDS
     assert adaptive.error > 3 * run("Balance", "truth").error
-    assert all(
-        adaptive.error > run("Balance", name).error for name in ATTACKS if name != "Adaptive"
-    )
+    others = ATTACKS.keys() - {"Adaptive", *OWN_CENTERED}
+    assert all(adaptive.error > run("Balance", name).error for name in others)
+
+
+def test_own_center_is_accepted() -> None:
+    """Lies start from the victim's own model; shrinking that is the worst of all."""
+    for name in OWN_CENTERED:
+        assert run("Balance", name).accepted == [1.0] * ROUNDS
+        assert run("Balance", name).error > 2 * run("Balance", "truth").error
+    shrunk = run("Balance", "Adaptive-shrink").error
+    assert all(shrunk > run("Balance", name).error for name in ATTACKS.keys() - {"Adaptive-shrink"})
 
 
 def test_literal_adaptive() -> None:

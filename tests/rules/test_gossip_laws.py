@@ -23,7 +23,7 @@ a_few = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 RHO = {
     "CSPlus": (eq.CSPlus(), 2.0),
     "GTS": (eq.GTS(), 4.0),
-    "ClippedGossip": (eq.ClippedGossip(), 81 / 16),
+    "ClippedGossip": (eq.ClippedGossip(), 25 / 16),
 }
 
 
@@ -45,6 +45,26 @@ def test_rho_inequality(rule: Any, rho: float, case: Neighborhood) -> None:
         error = (move - weights @ steps[benign]).square().sum()
         spread = (weights * steps[benign].square().sum(1)).sum()
         assert error <= rho * b * spread + 1e-12 * (1 + spread)
+
+
+@pytest.mark.parametrize(
+    ("rule", "lies", "benign", "rho"),
+    [
+        # A tie, which a lower client id decides: the lies are taken, and benign messages left out.
+        (eq.GTS(), [-1.0] * 4, [1.0] * 4, 4.0),
+        (eq.RTC(), [-1.0] * 4, [1.0] * 4, 4.0),
+        # The radius is 1, and the benign message is clipped to half of its distance.
+        (eq.ClippedGossip(), [-1e9] * 4, [2.0], 25 / 16),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_rho_is_reached(rule: Any, lies: list[float], benign: list[float], rho: float) -> None:
+    received = torch.tensor([*lies, *benign, *[0.0] * 8], dtype=torch.float64)[:, None]
+    out = rule(torch.zeros(1, dtype=torch.float64), received, tolerated=4)
+    weight = 1 / (len(received) + 1)
+    error = (out.model - weight * received[4:].sum()).square()
+    spread = 4 * weight * weight * received[4:].square().sum()
+    assert error / spread == pytest.approx(rho)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_no_bound_beyond_half(rule: eq.Aggregator) -> None:
 @many
 @given(neighborhoods())
 def test_rho_of_rtc_with_equal_weights(case: Neighborhood) -> None:
-    """The inequality of robust gossip, with rho = 81/16."""
+    """The inequality of robust gossip, with rho = 4."""
     k = len(case.received)
     move = eq.RTC(tolerated=case.tolerated)(case.own, case.received).model - case.own
     steps = case.received - case.own
@@ -83,7 +83,7 @@ def test_rho_of_rtc_with_equal_weights(case: Neighborhood) -> None:
     for benign in benign_sets(case):
         error = (move - weight * steps[benign].sum(0)).square().sum()
         squares = weight * steps[benign].square().sum()
-        bound = 81 / 16 * case.tolerated * weight * squares
+        bound = 4 * case.tolerated * weight * squares
         assert error <= bound + 1e-12 * (1 + squares)
 
 

@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import equipoise as eq
 from equipoise import Topology
@@ -181,7 +182,7 @@ def test_all_rules_of_the_library_are_judged():
     assert {"Krum", "LEARN", "TrimmedMean", "UBAR", "Balance"} < set(verdicts)
     assert not {"Rule", "WeightedRule", "Aggregator", "GuaranteeWarning"} & set(verdicts)
     unknown = [name for name, found in verdicts.items() if "no theorem" in found.reason]
-    assert unknown == ["BalanceMedian", "CenteredClip", "FLTrust", "SCClip", "UBAR"]
+    assert unknown == ["BalanceMedian", "CenteredClip", "FLTrust", "SCClip", "StaticClip", "UBAR"]
 
 
 def test_rules_are_classes_or_instances():
@@ -226,3 +227,21 @@ def test_sample_weights_have_no_theorem():
 def test_errors(make, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_wrappers_keep_what_is_about_an_aggregate() -> None:
+    assert eq.NNM(eq.Krum()).guarantee == eq.Krum.guarantee
+    assert eq.NNM(eq.ARC(eq.Krum())).guarantee == eq.Krum.guarantee
+    for rule in (eq.NNM(eq.GTS()), eq.ARC(eq.TrimmedMean()), eq.StaticClip(eq.Krum())):
+        (verdict,) = Topology.complete(40).diagnose([0], rules=[rule]).verdicts.values()
+        assert verdict.covered is None
+
+
+def test_static_clip_exceeds_the_bound_of_its_rule() -> None:
+    """Benign messages agree, and a small radius keeps the client away from them."""
+    steps = torch.tensor([-10.0] + [10.0] * 10, dtype=torch.float64)[:, None]
+    rule = eq.StaticClip(eq.GTS(tolerated=1), radius=0.1)
+    move = rule(torch.zeros(1, dtype=torch.float64), steps).model
+    weight = 1 / 12
+    error = (move - weight * steps[1:].sum(0)).square().sum()
+    assert error > 2 * 4 * weight * weight * steps[1:].square().sum()

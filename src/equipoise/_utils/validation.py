@@ -180,7 +180,6 @@ def as_tensor(values: Any, expected: str) -> Tensor:
 ALLOWED = {
     "scope": ("receiver", "global"),
     "space": ("model", "update"),
-    "perturbation": ("unit", "sign", "std"),
     "form": ("group", "fang"),
     "mode": ("max", "literal"),
     "center": ("mean", "own"),

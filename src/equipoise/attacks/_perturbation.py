@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import kernels
-from equipoise._utils.validation import check_options
+from equipoise._utils.validation import check_choice, check_options
 from equipoise.attacks._client_facts import Scope
 from equipoise.attacks._statistics import Observed, UncheckedLies, forge_widened
 from equipoise.attacks.knowledge import Knowledge, Space
@@ -19,6 +19,7 @@ from equipoise.kernels import TILE, column_blocks
 from equipoise.messages import Inbox
 
 Perturbation = Literal["unit", "sign", "std"]
+PERTURBATIONS = ("unit", "sign", "std")
 
 
 def perturbation_of(kind: Perturbation, observed: Observed, mean: Tensor) -> Tensor:
@@ -30,8 +31,13 @@ def perturbation_of(kind: Perturbation, observed: Observed, mean: Tensor) -> Ten
     whole = mean + observed.center
     if kind == "sign":
         return whole.sign_()
-    length = kernels.norms(whole).to(whole.dtype)
-    return whole / length.clamp_min(torch.finfo(whole.dtype).tiny)[:, None]
+    return unit_rows(whole)
+
+
+def unit_rows(vectors: Tensor) -> Tensor:
+    """(a, d) vectors of length 1; 0 where the vector is 0."""
+    length = kernels.norms(vectors).to(vectors.dtype)
+    return vectors / length.clamp_min(torch.finfo(vectors.dtype).tiny)[:, None]
 
 
 def slopes(direction: Tensor, base: Tensor, inbox: Inbox) -> Tensor:
@@ -78,6 +84,7 @@ class BoundedPerturbation(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_choice("perturbation", self.perturbation, PERTURBATIONS)
 
     @forge_widened
     def forge(self, known: Knowledge) -> UncheckedLies:

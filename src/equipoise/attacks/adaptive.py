@@ -8,9 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from equipoise._utils.validation import check_options
+from equipoise._utils.validation import check_choice, check_options
 from equipoise.attacks._client_facts import Scope
-from equipoise.attacks._perturbation import Perturbation, perturbation_of
+from equipoise.attacks._perturbation import (
+    PERTURBATIONS,
+    Perturbation,
+    perturbation_of,
+    unit_rows,
+)
 from equipoise.attacks._rule_queries import RuleQueries, require_single_exchange
 from equipoise.attacks._statistics import Observed
 from equipoise.attacks._strength_search import largest_strength, literal_strength
@@ -46,13 +51,20 @@ class Adaptive:
 
     With ``center="own"`` the victim's own model replaces the mean, which the paper does not try.
     Against BALANCE it is the stronger attack: no part of the accepted distance is spent on the way
-    to the mean. The lie is the victim's model, shortened by :math:`\gamma \exp(-\kappa t / T)`.
-    Models shrink round by round, and with them the radius within which BALANCE accepts messages.
+    to the mean. There are three directions:
+
+    - ``"unit"`` shrinks. The lie is the victim's model, shortened by :math:`\gamma \exp(-\kappa t
+      / T)`. Models shrink round by round, and with them the radius within which BALANCE accepts
+      messages.
+    - ``"own_update"`` undoes training: it leads back along the victim's last update.
+    - ``"mean_update"`` ascends: the mean update of benign clients leads down their loss, and the
+      lie leads up. After a single step of gradient descent it is along the gradient.
 
     Args:
         mode: ``"max"`` or ``"literal"``.
-        perturbation: p is the ``"unit"`` vector of the mean, its ``"sign"``, or the standard
-            deviation ``"std"``.
+        perturbation: p is the ``"unit"`` vector of the mean, its ``"sign"``, the standard deviation
+            ``"std"``, or the unit vector of the benign ``"mean_update"`` or of the victim's
+            ``"own_update"``. The last requires ``scope="receiver"``.
         scope: observe the benign neighbors of each victim, ``"receiver"``, or all benign clients,
             ``"global"``; then all victims must accept the lie.
         start: first strength of the literal search.
@@ -75,7 +87,7 @@ class Adaptive:
     uses_malicious_models: ClassVar[bool] = True
 
     mode: Literal["max", "literal"] = "max"
-    perturbation: Perturbation = "unit"
+    perturbation: Perturbation | Literal["own_update", "mean_update"] = "unit"
     scope: Scope = "receiver"
     start: float = 10.0
     tolerance: float = 1e-5
@@ -84,11 +96,18 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         check_options(self)
+        allowed = (*PERTURBATIONS, "own_update", "mean_update")
+        check_choice("perturbation", self.perturbation, allowed)
         if self.rule is not None:
             require_single_exchange(self.rule)
-        # A single lie cannot start from the own model of each victim.
-        if self.center == "own" and self.scope == "global":
-            raise ValueError("scope must be 'receiver' for center='own', found 'global'")
+        # A single lie cannot start from the own model of each victim, or follow its update.
+        if self.scope == "global":
+            if self.center == "own":
+                raise ValueError("scope must be 'receiver' for center='own', found 'global'")
+            if self.perturbation == "own_update":
+                raise ValueError(
+                    "scope must be 'receiver' for perturbation='own_update', found 'global'"
+                )
         # Otherwise the literal search would not end before its step underflows, if at all.
         if not (self.start > 0 and self.tolerance > 0):
             raise ValueError(
@@ -129,8 +148,18 @@ class Adaptive:
             # Relative to the center, as the mean is.
             own = wide.models[benign.neighborhoods.receivers]
             start = own.to(benign.center.dtype) - benign.center
-        direction = perturbation_of(self.perturbation, benign, start)
+        direction = self._direction(wide, benign, start)
         return RuleQueries(known, rule, benign, start.add_(benign.center), direction)
+
+    def _direction(self, wide: Knowledge, benign: Observed, start: Tensor) -> Tensor:
+        """(a, d) the perturbation, for a start that is given minus the center."""
+        if self.perturbation == "own_update":
+            victims = benign.neighborhoods.receivers
+            return unit_rows(wide.models[victims] - wide.require_previous(self)[victims])
+        if self.perturbation == "mean_update":
+            updates = Observed.of(wide, self, self.scope, "update")
+            return unit_rows(updates.mean().add_(updates.center))
+        return perturbation_of(self.perturbation, benign, start)
 
     def _gamma(self, queries: RuleQueries) -> Tensor:
         """(a,) the strength of each lie."""

@@ -17,7 +17,7 @@ from equipoise.rules._receiver_blocks import of_clients
 from equipoise.rules.aggregator import Aggregator, MultiExchange
 from equipoise.rules.base import Rule, as_diagnostic
 from equipoise.rules.per_client import PerClient
-from equipoise.topology import Guarantee
+from equipoise.topology import Guarantee, Neighbors, NotChecked
 from equipoise.types import Aggregated
 
 # Elements of other messages that are made at a time: 16 MiB of float32, which stay in a cache.
@@ -65,8 +65,12 @@ class Wrapper(Rule):
 
     @property
     def guarantee(self) -> Guarantee | None:  # type: ignore[override]
-        """That of the wrapped rule."""
-        return getattr(self.rule, "guarantee", None)
+        """That of the wrapped rule, if it is about each aggregate."""
+        found = getattr(self.rule, "guarantee", None)
+        if found is None or isinstance(found, Neighbors):
+            return found
+        # A consensus needs more than robust aggregates: the messages are not those of the theorem.
+        return NotChecked("the theorem is about the rule without wrapper")
 
     @property
     def needs(self) -> tuple[str, ...] | None:

@@ -45,8 +45,8 @@ class CenteredClip(Rule):
         weighted: weigh the clipped differences by the senders' numbers of training examples, which
             are passed at the call as ``samples``, a tensor indexed by client id, instead of
             :math:`1 / |N_i|`.
-        cap: with ``weighted``, no message has more than this multiple of an equal weight. A sender
-            may claim any number of examples; beyond the cap, a claim gains nothing.
+        cap: with ``weighted``, no message has more than this multiple of an equal weight in a step.
+            A sender may claim any number of examples; beyond the cap, a claim gains nothing.
 
     >>> received = torch.tensor([[0.5, 0.0], [0.0, 10.0]])
     >>> out = eq.CenteredClip(tau=1.0, steps=1)(torch.zeros(2), received)

@@ -37,7 +37,7 @@ class ClippedGossip(WeightedRule):
 
     Let :math:`F_i` be the move, the aggregate minus own. For every set S of neighbors that leaves
     out a weight of at most :math:`b_i`, such as the benign ones,
-    :math:`\|F_i - \sum_S W_{ij} (w_j - w_i)\|^2 \le \frac{81}{16} b_i \sum_S W_{ij}
+    :math:`\|F_i - \sum_S W_{ij} (w_j - w_i)\|^2 \le \frac{25}{16} b_i \sum_S W_{ij}
     \|w_j - w_i\|^2`, whatever the others sent.
 
     Args:
@@ -52,7 +52,12 @@ class ClippedGossip(WeightedRule):
     (tensor([0.9464]), tensor([0.2000, 0.2000, 0.2000, 0.0038]))
     """
 
-    guarantee: ClassVar[Spectral] = Spectral(81 / 16)
+    # Let b = tau = 1, m the weight of S outside of S_i, and D its part of the sum over S. S_i then
+    # has lies of weight m at most; let e be their distance, so that D >= m e^2. The sum over S is
+    # 1 - m e^2 + D. Lies move the aggregate by 1 - m + m min(e, 1) at most. Clipping takes d - 1
+    # from S, at most (1 - m e^2) / 4 within S_i, since d - 1 <= d^2 / 4, and sqrt(m D) - m outside.
+    # The square of the total is at most 25 / 16 of the sum, as for m = 0.
+    guarantee: ClassVar[Spectral] = Spectral(25 / 16)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

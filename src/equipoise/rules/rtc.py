@@ -45,10 +45,9 @@ class RTC(WeightedRule):
 
     Let :math:`F_i` be the move, the aggregate minus own. If all messages have the same weight, then
     for every set S of all but :math:`f_i` neighbors, such as the benign ones,
-    :math:`\|F_i - \sum_S W_{ij} (w_j - w_i)\|^2 \le \frac{81}{16} b_i \sum_S W_{ij}
-    \|w_j - w_i\|^2`, whatever the others sent: the bound of `GTS`, and that of the clipping. If
-    weights differ, no constant holds: a light benign message that is the farthest may be removed in
-    place of a heavy lie.
+    :math:`\|F_i - \sum_S W_{ij} (w_j - w_i)\|^2 \le 4 b_i \sum_S W_{ij} \|w_j - w_i\|^2`, whatever
+    the others sent: as for `GTS`, since clipping costs no more. If weights differ, no constant
+    holds: a light benign message that is the farthest may be removed in place of a heavy lie.
 
     Args:
         tolerated: the number :math:`f_i` of malicious neighbors to expect. You can also pass it at
@@ -62,7 +61,10 @@ class RTC(WeightedRule):
     (tensor([1.0594]), tensor([0.1429, 0.1429, 0.1429, 0.1051, 0.0000, 0.0000]))
     """
 
-    guarantee: ClassVar[Spectral] = Spectral(81 / 16, equal_weights=True)
+    # As for ClippedGossip, but the messages of S outside of S_i, at distances of at least e, are
+    # lost as a whole: the move is wrong by m min(e, 1) + (1 - m e^2) / 4 + sqrt(m D) at most, whose
+    # square is at most 4 times the sum over S, as for m = e = D = 1.
+    guarantee: ClassVar[Spectral] = Spectral(4.0, equal_weights=True)
     isotropic: ClassVar[bool] = True
     contains_own: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("tolerated", "gossip")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from equipoise.messages import Inbox
 from equipoise.rules._clipping import clipped, distances_around
 from equipoise.rules._wrapper import Changed, Wrapper, check_wrapped
 from equipoise.rules.aggregator import Aggregator
+from equipoise.topology import NoTheorem
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class StaticClip(Wrapper):
     >>> out.model, out.weights
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.0500]))
     """
+
+    guarantee: ClassVar[NoTheorem] = NoTheorem("a fixed radius does not keep that of the rule")
 
     rule: Aggregator
     radius: float = 1.0
