@@ -167,9 +167,10 @@ def test_means_around_median_of_others(bad: float, column: int) -> None:
     assert not native.means_around_median([bank], torch.tensor([[0, 1, 3]]), 2, out, first)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("huge", [1e38, torch.nan])
-def test_huge_values_of_others_change_no_bit(huge: float) -> None:
-    models = matrix(12, 300, torch.float32)
+def test_huge_values_of_others_change_no_bit(huge: float, dtype: torch.dtype) -> None:
+    models = matrix(12, 300, dtype)
     graph = eq.Topology.regular(12, 4, seed=0)
     rule = eq.MeaMed(tolerated=1)
     before = rule(models, graph.deliver(models)).model.clone()

@@ -115,7 +115,8 @@ def means_around_median(
     if out.dtype in HALVES:
         blocks = in_float32(matrices, out, receivers)
         places = counted(len(receivers))
-        return all(means_around_median(part, rows, amount, mean, places) for part, mean in blocks)
+        # A list here, too: other receivers than those of large values keep their means.
+        return all([means_around_median(part, rows, amount, mean, places) for part, mean in blocks])
     used, (edges,) = compact(matrices, rows.flatten())
     count = rows.shape[1]
     call = function("nearest", out)
