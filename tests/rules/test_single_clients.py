@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
 from equipoise.testing._laws import inputs_of, rule_of
@@ -133,3 +134,30 @@ def test_single_client_of_learn(rule: eq.LEARN, case: Case, data: st.DataObject)
     mine, alone = eq.run_exchanges(rule, case.own[client], lambda _: next(replies), **inputs)
     assert torch.equal(mine, sent[client])
     assert torch.equal(alone.model, together.model[client])
+
+
+class _Operations(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"), [(eq.FedAvg(), 28), (eq.Median(), 50), (eq.Balance(), 52)]
+)
+def test_single_call_takes_few_operations(rule: Any, most: int) -> None:
+    """Small models take the time of calls: each costs 1 to 4 microseconds, and more when idle."""
+    own = torch.ones(5_000)
+    received = own + 0.01 * torch.randn(10, 5_000, generator=torch.Generator().manual_seed(0))
+    rule(own, received, t=0, total=10)  # prepares what later calls share
+    with _Operations() as operations:
+        rule(own, received, t=0, total=10)
+    assert operations.count <= most

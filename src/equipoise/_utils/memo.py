@@ -51,11 +51,12 @@ class Memo:
 
     def put(self, name: str, sources: tuple[Tensor, ...], value: ValueT) -> ValueT:
         """Cache a value that was computed from the source tensors, and return it."""
-        if not self._trusting and any(tensor.is_inference() for tensor in sources):
+        # Reading the count of an inference tensor raises.
+        versions = [(tensor, tensor._version) for tensor in sources if not tensor.is_inference()]
+        if len(versions) < len(sources) and not self._trusting:
             return value
         # A cached tensor is handed out, so it may be modified as well.
-        tensors: tuple[Tensor, ...] = (*sources, value) if isinstance(value, Tensor) else sources
-        # Reading the count of an inference tensor raises.
-        versions = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
+        if isinstance(value, Tensor) and not value.is_inference():
+            versions.append((value, value._version))
         self._entries[name] = (value, versions)
         return value

@@ -34,7 +34,7 @@ from equipoise.kernels._krum_selection import krum_selection
 from equipoise.kernels._message_distances import message_distances
 from equipoise.kernels._nearest_messages import nearest_messages
 from equipoise.kernels._nearest_sums import nearest_sums
-from equipoise.kernels._norms import are_finite, norms, squared_spread
+from equipoise.kernels._norms import all_finite, are_finite, norms, squared_spread
 from equipoise.kernels._order_statistics import trimmed_mean
 from equipoise.kernels._overflow import (
     clip_factors,
@@ -53,6 +53,7 @@ __all__ = [
     "CenteredProducts",
     "Group",
     "ReceivedMessages",
+    "all_finite",
     "are_finite",
     "block",
     "centered_products",

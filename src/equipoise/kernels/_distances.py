@@ -7,6 +7,8 @@ can make this slower, never wrong.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -55,11 +57,14 @@ def distances(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     Distances are infinite where no message is present.
     """
     squares, sizes = _measured(own, inbox, differ=True)
-    receivers, columns, rows = inbox._arrived.edges
     if squares is not None:
         fast = squares.sqrt()
-        if all(are_tame(x, own) for x in (fast, sizes, inbox.bank_norms)):
+        # Then all messages are finite, and so present.
+        if are_tame(torch.cat([fast, sizes, inbox.bank_norms]), own):
             return _in_slots(fast, inbox, torch.inf), sizes
+    receivers, columns, rows = inbox._arrived.edges
+    if squares is not None:
+        fast = _of_present(fast, inbox)
         doubtful = ~(
             is_tame(sizes, own)[receivers]
             & is_tame(inbox.bank_norms, own)[rows]
@@ -102,10 +107,21 @@ def _in_slots(values: Tensor, inbox: ReceivedMessages, absent: float) -> Tensor:
     return table.index_put_((receivers, columns), values)
 
 
+def _of_present(values: Tensor, inbox: ReceivedMessages) -> Tensor:
+    """The values of the edges of present messages, from those of all messages."""
+    if inbox._arrived is inbox._sent:
+        return values
+    receivers, columns, _ = inbox._sent.edges
+    return values[inbox.present[receivers, columns]]
+
+
 def _measured(
     own: Tensor, inbox: ReceivedMessages, *, differ: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """(e,) squared distances or scalar products, if C measures them, and norms of own (n,)."""
+    """Squared distances or scalar products, if C measures them, and norms of own (n,).
+
+    The first are those of all messages, finite or not.
+    """
     if native.serves(own, inbox.bank):
         return along_edges(own, inbox, differ=differ)
     return None, norms_of(own, inbox)
@@ -195,7 +211,7 @@ def within(
         limits[clients] = factor * careful_norms(own, clients)
     # The distances of absent messages are infinite, and so are the only limits that accept them.
     accepted = measured <= limits[:, None]
-    if not limits.isfinite().all():
+    if not math.isfinite(limits.sum()):  # one of them is not, or their sum overflows
         accepted &= inbox.present
         # Where the distance overflows too, infinity <= infinity would accept any huge message: a
         # quarter of both is compared instead.
@@ -218,7 +234,7 @@ def cosines(own: Tensor, inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     left = sizes[receivers]
     right = inbox.bank_norms[rows]
     if measured is not None:
-        fast = measured / left / right
+        fast = _of_present(measured, inbox) / left / right
     elif len(rows) * own.shape[1] <= SMALL:
         fast = torch.zeros_like(left)
     elif len(own) * len(inbox.bank) <= DENSE * len(rows):
@@ -248,7 +264,8 @@ def norms_of(own: Tensor, inbox: ReceivedMessages) -> Tensor:
 
 
 def _is_close(measured: Tensor, around: Tensor) -> Tensor:
-    return (measured - around[:, None]).abs() <= DOUBT * around[:, None]
+    around = around[:, None]
+    return (measured - around).abs_() <= DOUBT * around
 
 
 def _careful(

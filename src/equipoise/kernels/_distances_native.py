@@ -10,17 +10,17 @@ from torch import Tensor
 
 from equipoise.kernels import native
 from equipoise.kernels._blocks import are_first_rows
-from equipoise.kernels._norms import is_tame, mended_norms
+from equipoise.kernels._norms import are_tame, is_tame, mended_norms
 from equipoise.kernels._received_messages import ReceivedMessages
 
 
 def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[Tensor, Tensor]:
     """(e,) squared distances, or scalar products, of own and messages, and norms of own (n,).
 
-    The edges are those of all messages that are present. The norms of the bank are cached in the
+    The edges are those of all messages, finite or not. The norms of the bank are cached in the
     inbox.
     """
-    receivers, columns, rows = inbox._sent.edges
+    receivers, _, rows = inbox._sent.edges
     # If own are rows of the bank, an edge and its reverse have the same measure, which is computed
     # once.
     if are_first_rows(own, inbox.bank):
@@ -30,10 +30,7 @@ def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[
     else:
         matrices = [own, inbox.bank]
         measured, squares = native.measure(matrices, receivers, rows + len(own), differ=differ)
-    sizes = _norms_of_both(own, inbox, squares)
-    if inbox._arrived is not inbox._sent:
-        measured = measured[inbox.present[receivers, columns]]
-    return measured, sizes
+    return measured, _norms_of_both(own, inbox, squares)
 
 
 def pivot_distances(
@@ -69,11 +66,17 @@ def _norms_of_both(own: Tensor, inbox: ReceivedMessages, squares: Tensor) -> Ten
     """(n,) norms of own; those of the bank, of which own may be rows, are cached."""
     if are_first_rows(own, inbox.bank):
         return _learn_norms(inbox, squares)[: len(own)]
+    roots = squares.sqrt()
+    sizes = roots[: len(own)]
+    lengths = roots[len(own) :]
+    if not are_tame(roots, own):
+        sizes = mended_norms(sizes, own)
+        lengths = mended_norms(lengths, inbox.bank)
     # Half precision is summed in blocks that depend on the longest matrix. Norms from other blocks
     # than those of the bank alone would make results depend on the order of calls.
     if own.dtype not in native.HALVES or len(own) <= len(inbox.bank):
-        _learn_norms(inbox, squares[len(own) :])
-    return mended_norms(squares[: len(own)].sqrt(), own)
+        inbox._learn_norms(lengths)
+    return sizes
 
 
 def between_rows(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> Tensor:

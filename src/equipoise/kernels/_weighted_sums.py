@@ -18,7 +18,7 @@ from equipoise.kernels._blocks import (
     new_output,
     same_rows,
 )
-from equipoise.kernels._norms import are_finite
+from equipoise.kernels._norms import all_finite
 from equipoise.kernels._received_messages import ReceivedMessages
 from equipoise.kernels._weighted_sums_native import combine_natively
 
@@ -68,7 +68,7 @@ def combine_if_finite(
 ) -> Tensor | None:
     """The same, or None if any of it is not finite."""
     result, finite = _combine(own, own_weights, inbox, weights, out)
-    finite = bool(are_finite(result).all()) if finite is None else finite
+    finite = all_finite(result) if finite is None else finite
     return result if finite else None
 
 

@@ -115,7 +115,8 @@ class WeightedRule(Rule):
 
 def uniform(accepted: Tensor) -> Tensor:
     """(n, k) equal weights for the accepted messages of each receiver, float64; 0 elsewhere."""
-    return accepted.double() / accepted.sum(1, keepdim=True).clamp_min(1)
+    weights = accepted.double()
+    return weights.div_(weights.sum(1, keepdim=True).clamp_min_(1))
 
 
 def own_share(weights: Tensor) -> Tensor:
@@ -123,8 +124,7 @@ def own_share(weights: Tensor) -> Tensor:
 
     A huge or non-finite own must not reach the aggregate through a rounding error.
     """
-    rest = 1 - kernels.row_sums(weights)
-    return rest.where(rest.abs() > ROUNDING, 0.0)
+    return torch.hardshrink(1 - kernels.row_sums(weights), ROUNDING)
 
 
 def combine_present(
@@ -218,11 +218,11 @@ def as_batch(own: Tensor, received: Tensor | Inbox) -> tuple[Tensor, Inbox]:
             "own of shape (n, d) needs an Inbox of n receivers, found a tensor; "
             "use Topology.deliver"
         )
-    models = torch.atleast_2d(own.detach())
+    models = own.detach() if own.dim() == 2 else own.detach()[None]
     _check_match(own, models, inbox)
     # One client in its own loop gets an error. Among many clients, a diverged one must not stop
     # the others.
-    if own.dim() == 1 and not kernels.are_finite(models).all():
+    if own.dim() == 1 and not kernels.all_finite(models):
         raise ValueError(
             "own must be finite, found a NaN, an infinity, or values whose norm overflows"
         )

@@ -5,6 +5,7 @@ Helper tensors are created on the CPU, even if torch has another default device.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 HALVES = (torch.float16, torch.bfloat16)
+
+NO_BYTES = ctypes.c_char * 0  # of which every array has enough
 
 # Sums over columns have a fixed number of parts, so that results do not depend on the number of
 # threads. 16 keep up to 16 threads busy.
@@ -63,9 +66,9 @@ def array(x: Tensor) -> tuple[int, int]:
 
 
 def pointer(x: NDArray[Any]) -> int:
-    """The address of an array, which the caller keeps alive."""
-    address: int = x.__array_interface__["data"][0]
-    return address
+    """The address of a writable array without gaps, which the caller keeps alive."""
+    # A third of the time of `x.__array_interface__`, and of `x.ctypes.data`.
+    return ctypes.addressof(NO_BYTES.from_buffer(x.data))
 
 
 def addresses(matrices: Sequence[Tensor]) -> Tensor:
