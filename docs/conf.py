@@ -75,7 +75,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = os.environ.get("EQUIPOISE_DOCS_NOTEBOOKS", "force")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600
+# A cell takes up to a minute and a half, but much longer on a machine that others use.
+nb_execution_timeout = 1800
 nb_merge_streams = True
 
 # HTML
