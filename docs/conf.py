@@ -28,7 +28,7 @@ nitpicky = True
 
 default_role = "py:obj"  # `Simulator` in a docstring is a link; unknown names are errors
 add_module_names = False
-maximum_signature_line_length = 88
+maximum_signature_line_length = 76
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 autodoc_typehints_format = "short"
