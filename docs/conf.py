@@ -28,7 +28,7 @@ nitpicky = True
 
 default_role = "py:obj"  # `Simulator` in a docstring is a link; unknown names are errors
 add_module_names = False
-maximum_signature_line_length = 88
+maximum_signature_line_length = 76
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 autodoc_typehints_format = "short"
@@ -75,7 +75,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = os.environ.get("EQUIPOISE_DOCS_NOTEBOOKS", "force")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600
+# A cell takes up to a minute and a half, but much longer on a machine that others use.
+nb_execution_timeout = 1800
 nb_merge_streams = True
 
 # HTML

@@ -78,3 +78,9 @@ equipoise.testing.check_rule, equipoise.demo.run"""
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="module 'equipoise' has no attribute 'testin'"):
         equipoise.testin  # noqa: B018
+
+
+def test_get_started_lists_every_extra() -> None:
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    table = "".join(re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", table)) == set(PROJECT["project"]["optional-dependencies"])

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"equipoise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    summary = "compare all rules under attack; print a table and save a figure"
+    summary = "compare eleven rules under attack; print a table and save a figure"
     _add_demo_options(commands.add_parser("demo", help=summary, description=demo.__doc__))
     summary = "prepare peers: clients that are processes of their own"
     add_peers_commands(commands.add_parser("peers", help=summary, description=summary))

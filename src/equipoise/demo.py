@@ -1,4 +1,4 @@
-"""Train 20 clients on handwritten digits, with every rule, with and without attacks."""
+"""Train 20 clients on handwritten digits with eleven rules, with and without attacks."""
 
 from __future__ import annotations
 

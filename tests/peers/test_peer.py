@@ -132,7 +132,7 @@ def test_wrong_arguments_of_exchange(changes: dict[str, Any], text: str) -> None
         ("a", ["b"], {"names": ["a"]}, "names must hold all clients, found none for b"),
         ("a", ["b"], {"stash": 0}, "stash must be an integer at least 1"),
         ("a", ["b"], {"max_staleness": -1}, "max_staleness must be an integer at least 0"),
-        ("a", ["b"], {"transport": None}, "neighbors must map names to addresses"),
+        ("a", ["b"], {"transport": None}, "found names without addresses"),
         ("a", {"b": "localhost:1"}, {"transport": None}, "listen must be an address"),
     ],
 )

@@ -102,7 +102,7 @@ def test_where_takes_labels_and_values(results: Results) -> None:
     assert len(results.where(rule=[eq.Median(), "Balance(kappa=0)"], seed=range(2))) == 8
     with pytest.raises(ValueError, match=r"rule must be one of Median, .*, found 'Krum'"):
         results.where(rule="Krum")
-    with pytest.raises(ValueError, match=r"expected arguments .*, rule, graph, seed, found 'rul'"):
+    with pytest.raises(ValueError, match=r"arguments .*, rule, graph, seed, found 'rul'"):
         results.where(rul="Median")
 
 

@@ -327,7 +327,8 @@ def _grpc_transport(
     insecure: bool,
 ) -> Transport:
     if addresses is None:
-        raise ValueError('neighbors must map names to addresses, such as {"site-b": "host:7000"}')
+        expected = 'neighbors must map names to addresses, such as {"site-b": "host:7000"}'
+        raise ValueError(f"{expected}, found names without addresses")
     if listen is None:
         raise ValueError('listen must be an address, such as "0.0.0.0:7000", found None')
     return GrpcTransport(name, addresses, listen=listen, credentials=credentials, insecure=insecure)

@@ -35,7 +35,7 @@ class Bucketing(Wrapper):
     rule. Own is not among the models.
 
     All receivers use one permutation of the clients in a round, so that the result of a client does
-    not depend on who else is served by a call. It is drawn from the round input ``generator`` if
+    not depend on the other clients of a call. It is drawn from the round input ``generator`` if
     there is one, as in a `Simulator`. Otherwise it depends on ``seed`` and ``t``. An attacker who
     knows it chooses which benign messages share a bucket with a lie.
 

@@ -24,7 +24,7 @@ class CenteredClip(Rule):
 
     .. math:: v \leftarrow v + \frac{1}{|N_i|} \sum_{j \in N_i}
               \min\Bigl(1, \frac{\tau}{\|w_j - v\|}\Bigr) (w_j - v), \qquad
-              \text{``steps'' times}
+              \text{in each step}
 
     Karimireddy, He and Jaggi, *Learning from History for Byzantine Robust Optimization*, ICML 2021.
     There, :math:`v` starts at the last aggregate of gradients. Models move away from their last

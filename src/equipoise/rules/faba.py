@@ -19,7 +19,7 @@ class FABA(WeightedRule):
     r"""Drop the message farthest from the mean of the messages, :math:`f_i` times; average.
 
     .. math:: \mathrm{AGG}_i = \frac{1}{|U_f| + 1} \Bigl(w_i + \sum_{j \in U_f} w_j\Bigr), \qquad
-              U_{s+1} = U_s \setminus \arg\max_{j \in U_s}
+              U_{s+1} = U_s \smallsetminus \arg\max_{j \in U_s}
               \Bigl\|w_j - \frac{1}{|U_s|} \sum_{l \in U_s} w_l\Bigr\|
 
     from :math:`U_0 = N_i`. Xia et al., *FABA: An Algorithm for Fast Aggregation against Byzantine

@@ -21,7 +21,7 @@ class IOS(WeightedRule):
 
     .. math:: \mathrm{AGG}_i = c_{U_f}, \qquad
               c_U = \frac{W_{ii} w_i + \sum_{j \in U} W_{ij} w_j}{W_{ii} + \sum_{j \in U} W_{ij}},
-              \qquad U_{s+1} = U_s \setminus \arg\max_{j \in U_s} \|w_j - c_{U_s}\|
+              \qquad U_{s+1} = U_s \smallsetminus \arg\max_{j \in U_s} \|w_j - c_{U_s}\|
 
     from :math:`U_0 = N_i`. Own is never dropped. Wu, Chen and Ling, *Byzantine-Resilient
     Decentralized Stochastic Optimization With Robust Aggregation Rules*, IEEE Transactions on

@@ -26,8 +26,9 @@ class LEARN:
     r"""Trimmed means of updates, :math:`\lceil \log_2(t + 1) \rceil` times, then one of models.
 
     .. math:: u_i^{(k)} = \mathrm{TrimMean}\{u_j^{(k-1)} : j \in N_i \cup \{i\}\}, \qquad
-              w_i^{t+1/2} = w_i^t + u_i^{(K)}, \qquad
-              \mathrm{AGG}_i = \mathrm{TrimMean}\{w_j^{t+1/2} : j \in N_i\}
+              w_i^{t+1/2} = w_i^t + u_i^{(K)},
+
+    .. math:: \mathrm{AGG}_i = \mathrm{TrimMean}\{w_j^{t+1/2} : j \in N_i\}
 
     where :math:`u_i^{(0)}` is the change made by local training. El-Mhamdi et al., *Collaborative
     Learning in the Jungle (Decentralized, Byzantine, Heterogeneous, Asynchronous and Nonconvex

@@ -32,8 +32,8 @@ class PerGroup(Rule):
     returns the results of all groups. A group of several pieces is copied for its rule, which takes
     as much memory as its part of the messages.
 
-    A rule that compares with the norm of own, such as `Balance`, accepts nobody in a group that is
-    zero. LoRA starts with B = 0: make A and B one group, ``{"adapter": ["*.lora_A.*",
+    A rule that compares with the norm of own, such as `Balance`, rejects every change of a group
+    that is zero. LoRA starts with B = 0: make A and B one group, ``{"adapter": ["*.lora_A.*",
     "*.lora_B.*"]}``, whose norm is that of A at first.
 
     Args:

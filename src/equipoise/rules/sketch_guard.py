@@ -53,8 +53,8 @@ class SketchGuard:
     ``size`` = d the rule accepts the same models as `Balance`.
 
     The acceptance of a model is bounded by its sketch only. An attacker who knows ``seed`` adds a
-    vector with a sketch of 0, of any length, and is accepted. Keep ``seed`` from those who are not
-    clients; it does not help against clients.
+    vector with a sketch of 0, of any length, and is accepted. Keep ``seed`` secret from
+    all but the clients; against malicious clients, this does not help.
 
     The rule uses two exchanges a round. Run it with `equipoise.run_exchanges`.
 

@@ -26,15 +26,16 @@ class SMEA(WeightedRule):
 
     .. math:: \mathrm{AGG}_i = \frac{1}{|S_i|} \sum_{j \in S_i} w_j, \qquad
               S_i = \arg\min_{|S| = |N_i| - f_i}
-              \lambda_{\max}\Bigl(\frac{1}{|S|} \sum_{j \in S} (w_j - \bar w_S)
-              (w_j - \bar w_S)^\top\Bigr)
+              \lambda_{\max}\Bigl(\frac{1}{|S|} \sum_{j \in S} (w_j - \mu_S)
+              (w_j - \mu_S)^\top\Bigr)
 
-    Allouah et al., *On the Privacy-Robustness-Utility Trilemma in Distributed Learning*, ICML 2023.
-    All subsets are searched, up to 5,000 of them; more are an error. The eigenvalues are those of
-    the products of all pairs of messages, and exact. The package byzfl takes one step of a power
-    iteration from a random vector for each subset, so that its choice varies. Of equal
-    eigenvalues, the subset of the lowest client ids counts. Here :math:`f_i` is at most
-    :math:`\lfloor (|N_i| - 1) / 2 \rfloor`. Own is not among the models.
+    where :math:`\mu_S` is the mean of S. Allouah et al., *On the Privacy-Robustness-Utility
+    Trilemma in Distributed Learning*, ICML 2023. All subsets are searched, up to 5,000 of them;
+    more are an error. The eigenvalues are those of the products of all pairs of messages, and
+    exact. The package byzfl takes one step of a power iteration from a random vector for each
+    subset, so that its choice varies. Of equal eigenvalues, the subset of the lowest client ids
+    counts. Here :math:`f_i` is at most :math:`\lfloor (|N_i| - 1) / 2 \rfloor`. Own is not among
+    the models.
 
     Lies within the usual spread of benign models are in the subset.
 

@@ -230,7 +230,7 @@ class Results:
         for name in names:
             if name not in self.axes:
                 known = ", ".join(self.axes)
-                raise ValueError(f"expected arguments of the sweep, {known}, found {name!r}")
+                raise ValueError(f"names must be arguments of the sweep, {known}, found {name!r}")
 
     def _check_value(self, value: str, frame: Any) -> None:
         known = [name for name in frame.columns if name not in self.axes]
