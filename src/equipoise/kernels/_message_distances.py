@@ -156,7 +156,10 @@ def _all_squares(inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
     squares = torch.zeros(m, m, dtype=torch.float64, device="cpu")
     doubtful = torch.zeros_like(squares, dtype=torch.bool)
     squares[left, right], doubtful[left, right] = _native_squares(inbox, left, right)
-    return squares + squares.T, doubtful | doubtful.T
+    squares = squares + squares.T
+    if squares.numel() <= KEPT_PAIRS:
+        inbox._learn_squares(squares.clone())  # before they are mended in place
+    return squares, doubtful | doubtful.T
 
 
 def _shared_distances(inbox: ReceivedMessages) -> Tensor:
