@@ -44,11 +44,12 @@ def lines(row: Row, n: int) -> str:
 
 def line(row: Row, threads: str, n: int) -> str:
     ours = row.time("ours", threads)
+    ms = "-" if ours is None else f"{ours:.1f}"
     copies = "".join(f"{number(row.ratio(name, 'copy', threads)):>9}" for name in OURS)
     peers = "".join(f"{peer_cell(row, name, threads, n):>10}" for name in PEERS)
     faster = "-" if threads == "1" else number(row.speed_up("ours", threads))
     memory = "-" if row.memory_mib is None else f"{row.memory_mib:.0f}"
-    return f"{row.rule:14}{threads:>8}{ours:10.1f}{copies}{peers}{faster:>10}{memory:>6}"
+    return f"{row.rule:14}{threads:>8}{ms:>10}{copies}{peers}{faster:>10}{memory:>6}"
 
 
 def peer_cell(row: Row, peer: str, threads: str, n: int) -> str:

@@ -236,6 +236,14 @@ def test_machine_limits() -> None:
         assert all(rate > 0.1 for rate in limits.values())
 
 
+def test_refused_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_case = ["--workloads", "30x29x50", "--rules", "MDA", "Krum", "--repeats", "1"]
+    assert kernels.main([*tiny_case, "--naive-seconds", "0.001", "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert "MDA of equipoise fails on workload 30x29x50: MDA must search at most" in printed
+    assert "| `Krum` |" in printed
+
+
 def test_missed_goal(capsys: pytest.CaptureFixture[str]) -> None:
     worst = {"naive": 20.0, "byzfl": 20.0, "mib": 300.0, "growth": 6.0, "two": 0.8}
     goals.report_goals(measured(copy=0.1, two_copies=0.05, **worst))
