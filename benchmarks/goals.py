@@ -38,10 +38,17 @@ BYZFL: Bars = {  # at least so many times as fast as byzfl
     **bars("Krum", 60, 200, None, None, None),
     **bars("Median TrimmedMean", 150, None, None, 1500, None),
 }
+# At most so many copies of the models, or the least time of `limits` if that is longer: no code can
+# meet a goal below it.
+COPIES: Bars = {
+    **bars("FedAvg", 2.5, None, None, None, None),
+    **bars("Median TrimmedMean", 4.5, None, None, None, None),
+    **bars("Balance SCClip FLTrust", 5, None, None, None, None),
+    **bars("Krum", 5.5, None, None, None, None),
+}
 # At most so many times the least time of `limits`: what the machine needs for the operations of a
 # rule. The calls of Python and torch, tens of microseconds each, count as well, so that models that
-# fit the cache get more. Bars in copies of the models, which stood here before, were below the time
-# of the arithmetic alone for order statistics, and for sums with a weight for each edge.
+# fit the cache get more.
 LIMIT = 2.5
 LIMIT_IN_CACHE = 4.0
 LARGER_THAN_CACHE = ("2", "3", "4", "5")
@@ -96,6 +103,9 @@ def goals_of(workload: str, rule: str, results: Results) -> Iterator[Goal]:
     where = f"workload {workload}, {rule}"
     row = results.find(*key) or Row(workload, rule, ms={})
     yield Goal(f"{where}, native/limit", over_limit(row, results), high=limit_of(workload))
+    if key in COPIES:
+        most = most_copies(row, results)
+        yield Goal(f"{where}, native/copy", row.ratio("native", "copy"), high=most)
     yield Goal(f"{where}, naive/ours", row.ratio("naive", "ours"), low=NAIVE[key])
     if key in BYZFL:
         yield Goal(f"{where}, byzfl/native", row.ratio("byzfl", "native"), low=BYZFL[key])
@@ -109,13 +119,23 @@ def limit_of(workload: str) -> float:
     return LIMIT if workload in LARGER_THAN_CACHE else LIMIT_IN_CACHE
 
 
-def over_limit(row: Row, results: Results) -> float | None:
-    """The time of native as a multiple of the least time on this machine."""
+def least_ms(row: Row, results: Results) -> float | None:
+    """The least time of a rule on this machine."""
     copy = row.time("copy")
     if results.limits is None or copy is None:
         return None
-    least = work_of(row.rule, WORKLOADS[row.workload]).least_ms(results.limits, copy)
-    return quotient(row.time("native"), least)
+    return work_of(row.rule, WORKLOADS[row.workload]).least_ms(results.limits, copy)
+
+
+def over_limit(row: Row, results: Results) -> float | None:
+    """The time of native as a multiple of the least time on this machine."""
+    return quotient(row.time("native"), least_ms(row, results))
+
+
+def most_copies(row: Row, results: Results) -> float:
+    """The goal of a rule in `COPIES`."""
+    least = quotient(least_ms(row, results), row.time("copy"))
+    return max(COPIES[row.workload, row.rule], round(least or 0.0, 2))
 
 
 def report_goals(results: Results) -> bool:

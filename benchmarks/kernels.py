@@ -36,7 +36,7 @@ def run_workload(workload: Workload, options: argparse.Namespace, results: Resul
             row = measure_time(
                 workload, work, rule, options.repeats, options.naive_seconds, options.threads
             )
-            if not options.skip_memory:
+            if not options.skip_memory and "equipoise" not in row.failures:
                 row = replace(row, memory_mib=measure_memory(workload, rule, max(options.threads)))
             results.rows.append(row)
             save(results, options.json)

@@ -24,7 +24,7 @@ class Row:
     """What was measured of one rule on one workload.
 
     ``ms[threads][contestant]`` are times for all clients; ``clients`` is on how many of them the
-    opponents were measured, ``failures`` what these raised.
+    opponents were measured, ``failures`` what these, or the rule itself, raised.
     """
 
     workload: str
@@ -123,8 +123,12 @@ def measure_time(
     """Race all implementations of a rule after a warm-up; opponents on a sample of the clients."""
     use_threads(threads[0])
     runs = contestants(rule, work)
-    for warm_up in runs.values():
-        warm_up()
+    try:
+        for warm_up in runs.values():
+            warm_up()
+    except ValueError as error:  # such as too many subsets to search
+        nothing: dict[str, dict[str, float]] = {str(count): {} for count in threads}
+        return Row(workload.name, rule, nothing, failures={"equipoise": str(error)})
     clients: dict[str, int] = {}
     failures: dict[str, str] = {}
     for name, opponent in opponents(rule, work).items():

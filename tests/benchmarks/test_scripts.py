@@ -148,7 +148,8 @@ LARGE = len(goals.LARGER_THAN_CACHE) * len(RULES)
 GROWING = len(goals.GROWTH) * len(scale.SCALE_RULES)
 
 
-GOALS = CASES + len(goals.NAIVE) + len(goals.BYZFL) + LARGE + CASES + SCALES + GROWING
+BARS = len(goals.NAIVE) + len(goals.BYZFL) + len(goals.COPIES)
+GOALS = CASES + BARS + LARGE + CASES + SCALES + GROWING
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ GOALS = CASES + len(goals.NAIVE) + len(goals.BYZFL) + LARGE + CASES + SCALES + G
         # For one client, a rule that reads the models once takes 0.55 copies, others 1.05.
         (measured(copy=1 / 1.36, two_copies=0.3), 0),
         (measured(copy=1 / 1.37, two_copies=0.3), len(ONE_PASS)),
-        (measured(copy=1 / 9.0, two_copies=0.1), CASES),
+        (measured(copy=1 / 9.0, two_copies=0.1), CASES + len(goals.COPIES)),
         (measured(naive=99.0), 2),  # median and trimmed mean on the complete graph
         (measured(naive=0.96), 8),
         (measured(naive=0.94), CASES),
@@ -186,6 +187,8 @@ def test_goals(results: Results, missed: int, capsys: pytest.CaptureFixture[str]
         (goals.BYZFL, ("1", "Median"), 150),
         (goals.NAIVE, ("1", "Balance"), 5),
         (goals.NAIVE, ("5", "FLTrust"), 0.95),
+        (goals.COPIES, ("1", "FedAvg"), 2.5),
+        (goals.COPIES, ("1", "Krum"), 5.5),
     ],
 )
 def test_bars(table: goals.Bars, case: tuple[str, str], bar: float) -> None:
@@ -211,11 +214,34 @@ def test_least_time(rule: str, workload: Workload, ms: float) -> None:
     assert work_of(rule, workload).least_ms(RATES, 1.0) == pytest.approx(ms)
 
 
+@pytest.mark.parametrize(("n", "ms"), [(10, 1.5 + 0.4), (10_000, 1 + 400)])
+def test_least_time_in_cache(n: int, ms: float) -> None:
+    limits = RATES | {"loaded products": 1.0, "strips": 1.5}
+    assert work_of("FedAvg", Workload("", n, 4, 10_000)).least_ms(limits, 1.0) == pytest.approx(ms)
+
+
+def test_goal_no_code_can_meet() -> None:
+    results = measured()
+    row = results.find("1", "FedAvg")
+    assert goals.most_copies(row, results) == 2.5
+    results.limits = RATES | {"strips": 2.7}
+    row.ms["1"]["copy"] = 1e9  # hides the arithmetic
+    assert goals.most_copies(row, results) == 2.7
+
+
 def test_machine_limits() -> None:
     limits = measured_limits()
     if limits is not None:  # there is a compiler
-        assert set(limits) == set(NAMES.values())
+        assert set(limits) == {*NAMES.values(), "strips"}
         assert all(rate > 0.1 for rate in limits.values())
+
+
+def test_refused_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_case = ["--workloads", "30x29x50", "--rules", "MDA", "Krum", "--repeats", "1"]
+    assert kernels.main([*tiny_case, "--naive-seconds", "0.001", "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert "MDA of equipoise fails on workload 30x29x50: MDA must search at most" in printed
+    assert "| `Krum` |" in printed
 
 
 def test_missed_goal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +311,7 @@ def test_markdown_shows_misses() -> None:
     printed = tables.markdown(results)
     bars = "2.50 (4) | 2.50 (2.5) | 2.50 (2.5) | 2.50 (2.5) | **4.58** (2.5)"
     assert f"| `Median` | {bars} |\n" in printed
-    assert "| `Median` | 2.50 | 2.50 | 2.50 | 2.50 | 2.50 |\n" in printed
+    assert "| `Median` | 2.50 (4.5) | 2.50 | 2.50 | 2.50 | 2.50 |\n" in printed
     assert "| `Krum` | 2,000 (60) | 2,000 (200) | 2,000 | 2,000 | 2,000 |\n" in printed
     assert "| `FedAvg` | 2.00 | 2.00 (0.6) | 2.00 (0.6) | 2.00 (0.6) | 2.00 (0.6) |\n" in printed
     assert "| 10000x10x20000 | `Krum` | 3.000 | 1.000 | **3.00** (2.5) | 0.100 | 5 |" in printed

@@ -344,3 +344,11 @@ def test_nonfinite_messages_keep_guarantees() -> None:
     eq.StaticClip(eq.Krum(tolerated=2), radius=0.1)(OWN, received)
     out = eq.Bucketing(eq.Krum(tolerated=1), s=1)(OWN, received, t=0)
     assert out.model.isfinite().all()
+
+
+def test_arc_copies_only_clipped_messages() -> None:
+    graph = eq.Topology.regular(20, 10, seed=0)
+    models = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
+    changed = eq.ARC(eq.Median()).change(models, graph.deliver(models), tolerated=2)
+    assert changed is not None
+    assert changed.rows == 20 * 3 + 20  # 2 * 2 * 8 // 10 = 3 of ten are clipped

@@ -84,6 +84,13 @@ def same_rows(a: Tensor, b: Tensor) -> bool:
     return same_memory and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
+def first_row(a: Tensor, b: Tensor) -> int | None:
+    """The row of ``b`` at which the rows of ``a`` begin in memory, or None if they are others."""
+    ahead = a.data_ptr() - b.data_ptr()
+    row = ahead // max(1, b.stride(0) * b.element_size())
+    return row if 0 <= row < len(b) and same_rows(a, b[row : row + len(a)]) else None
+
+
 def are_first_rows(a: Tensor, b: Tensor) -> bool:
     """Whether ``a`` is the first rows of ``b`` in memory, or all of them.
 

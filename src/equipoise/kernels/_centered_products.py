@@ -7,6 +7,7 @@ parameters. For ``x`` relative to a center, ``<x, y> = (|x|^2 + |y|^2 - |x - y|^
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
@@ -76,11 +77,14 @@ def centered_products(
     Centers are finite. Messages far beyond ``reach`` are scaled. By default, it is the median of
     the distances of each receiver.
     """
+    between = message_distances(own, inbox, by_size=False)
+    # Where all messages are compared, distances to own are among these, and need no other pass.
+    first = list(islice(between, 1))
     apart, _ = distances(centers, inbox)
     # The distance of finite float64 models may overflow.
     apart.clamp_max_(LARGEST)
     exact = exact_message_distances(inbox)
-    for group, squares in message_distances(own, inbox, by_size=False):
+    for group, squares in chain(first, between):
         lengths = apart[group.receivers[:, None], group.columns]
         usual = _usual(lengths) if reach is None else torch.full_like(lengths[:, 0], reach)
         unit = torch.ones_like(usual)

@@ -21,16 +21,22 @@ def along_edges(own: Tensor, inbox: ReceivedMessages, *, differ: bool) -> tuple[
     inbox.
     """
     receivers, _, rows = inbox._sent.edges
-    # If own are rows of the bank, an edge and its reverse have the same measure, which is computed
-    # once.
-    if are_first_rows(own, inbox.bank):
+    are_rows = are_first_rows(own, inbox.bank)
+    known = inbox._squares if differ and are_rows else None
+    if known is not None:
+        measured = known[receivers, rows]
+        sizes = inbox.bank_norms[: len(own)]
+    elif are_rows:
+        # An edge and its reverse have the same measure, which is computed once.
         (left, right), inverse = inbox._sent.pairs
         measured, squares = native.measure([inbox.bank], left, right, differ=differ)
         measured = measured[inverse]
+        sizes = _norms_of_both(own, inbox, squares)
     else:
         matrices = [own, inbox.bank]
         measured, squares = native.measure(matrices, receivers, rows + len(own), differ=differ)
-    return measured, _norms_of_both(own, inbox, squares)
+        sizes = _norms_of_both(own, inbox, squares)
+    return measured, sizes
 
 
 def pivot_distances(

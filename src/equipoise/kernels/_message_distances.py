@@ -136,32 +136,35 @@ def _number_pairs(index: EdgeIndex, m: int) -> Iterator[ComparedPairs]:
             yield piece, pairs, places
 
 
-def _native_squares(inbox: ReceivedMessages, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(p,) squared distances between rows of the bank, and which of them are doubtful."""
-    squares = between_rows(inbox, left, right)
-    return squares, _is_doubtful(inbox, left, right, squares)
-
-
 def _is_doubtful(inbox: ReceivedMessages, left: Tensor, right: Tensor, squares: Tensor) -> Tensor:
     tame = is_tame(inbox.bank_norms, inbox.bank)
     return ~(tame[left] & tame[right] & is_tame(squares.sqrt(), inbox.bank))
 
 
-def _all_squares(inbox: ReceivedMessages) -> tuple[Tensor, Tensor]:
-    """(m, m) squared distances between the rows of the bank, and which of them are doubtful."""
+def _all_squares(inbox: ReceivedMessages) -> tuple[Tensor, Tensor | None]:
+    """(m, m) squared distances between the rows of the bank, and the doubtful ones, if any."""
     if not native.serves(inbox.bank):
         return squared_distances(inbox.bank, inbox.bank_norms, inbox.bank, inbox.bank_norms)
     m = len(inbox.bank)
     left, right = torch.triu_indices(m, m, offset=1, device="cpu")
+    found = between_rows(inbox, left, right)
     squares = torch.zeros(m, m, dtype=torch.float64, device="cpu")
+    squares[left, right] = found
+    squares = squares + squares.T
+    if squares.numel() <= KEPT_PAIRS:
+        inbox._learn_squares(squares.clone())  # before they are mended in place
+    if all(are_tame(x, inbox.bank) for x in (inbox.bank_norms, found.sqrt())):
+        return squares, None
     doubtful = torch.zeros_like(squares, dtype=torch.bool)
-    squares[left, right], doubtful[left, right] = _native_squares(inbox, left, right)
-    return squares + squares.T, doubtful | doubtful.T
+    doubtful[left, right] = _is_doubtful(inbox, left, right, found)
+    return squares, doubtful | doubtful.T
 
 
 def _shared_distances(inbox: ReceivedMessages) -> Tensor:
     """(m, m) squared distances between all rows of the bank that are present somewhere."""
     squares, doubts = _all_squares(inbox)
+    if doubts is None:
+        return squares
     used = torch.zeros_like(doubts[0])
     used[inbox.slots[inbox.present]] = True
     doubtful = doubts & used & used[:, None]

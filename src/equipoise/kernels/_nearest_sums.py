@@ -81,6 +81,8 @@ def _rivals(sums: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
     lowest = sums.amin(1, keepdim=True)
     rivals = sums <= (lowest * (1 + NEAR_TIE)).clamp_min(TINY)
     several = rivals.sum(1) > 1
+    if not several.any():
+        return rivals & lowest.isinf()
     # Rivals that are copies of one message are no doubt: their sums are equal.
     some = rivals[several]
     doubtful = several.clone()

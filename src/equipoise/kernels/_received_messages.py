@@ -55,6 +55,16 @@ class ReceivedMessages:
         """Cache norms that a kernel measured, unless some are cached; return the cached ones."""
         return self._memo.get("bank_norms", (self.bank,), lambda: norms)
 
+    @property
+    def _squares(self) -> Tensor | None:
+        """(m, m) squared distances between all rows of the bank, if they are cached."""
+        known: Tensor | None = self._memo.known("squares")
+        return known
+
+    def _learn_squares(self, squares: Tensor) -> None:
+        """Cache the squared distances that the C kernels measured; the caller limits their size."""
+        self._memo.put("squares", (self.bank,), squares)
+
     def lengths(self, chosen: Tensor) -> Tensor:
         """(n, k) norms of the messages in the chosen (n, k) slots; arbitrary values elsewhere."""
         # Without messages, there is no row 0 for unchosen slots to point to.

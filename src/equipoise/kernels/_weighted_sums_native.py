@@ -31,13 +31,12 @@ SHARED_BLOCKS = 1 << 14
 def combine_natively(own: Tensor, bank: Tensor, edges: WeightedEdges, out: Tensor) -> bool:
     """``out``: sums of weighted rows of the bank and of own; whether all of it is finite."""
     matrices = [bank] if same_rows(own, bank) else [bank, own]
-    if len(edges.rows) < BLOCKED_ROWS:
-        no_runs = np.zeros(out.shape[0], dtype=np.int64)
-        return native.list_sums(matrices, _lists(edges, no_runs), out)
-    runs = _run_lengths(edges)
-    if len(out) < 3:
-        return native.list_sums(matrices, _lists(edges, runs), out)
     counts = np.diff(edges.starts)
+    if counts.max(initial=0) < BLOCKED_ROWS:
+        return native.list_sums(matrices, _lists(edges, np.zeros_like(counts)), out)
+    runs = _run_lengths(edges)
+    if len(counts) < 3:
+        return native.list_sums(matrices, _lists(edges, runs), out)
     is_dense = counts >= max(DENSE_SHARE * len(bank), BLOCKED_ROWS)
     if not is_dense.any():
         return native.list_sums(matrices, _lists(edges, runs), out)

@@ -135,6 +135,7 @@ class Wrapper(Rule):
     ) -> Tensor | None:
         """Write aggregates of other messages to the target; return the weights of these."""
         weights = None
+        others = None
         rows = changed.rows + bool((changed.slots[changed.mask] == changed.rows).any())
         width = own.shape[1]
         if self._is_coordinatewise:
@@ -143,7 +144,10 @@ class Wrapper(Rule):
             bank = memory.matrix(rows, columns.stop - columns.start)
             changed.write(columns, bank[: changed.rows])
             bank[changed.rows :] = torch.nan
-            others = Inbox(bank, changed.slots, changed.mask, changed.senders)
+            if others is None:
+                others = Inbox(bank, changed.slots, changed.mask, changed.senders)
+            else:
+                others = others.with_bank(bank)
             weights = self._apply(own[:, columns], others, inputs, target[:, columns])
         return weights
 

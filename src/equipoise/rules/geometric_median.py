@@ -105,14 +105,21 @@ class GeometricMedian(Rule):
         # Message j is start + scales_j * y_j, so that shares of y_j are weights times scales.
         shares = torch.zeros_like(around.scales)
         moving = (kernels.row_sums(parts) > 0).nonzero().flatten()
+        some = around.part(moving)
+        v = shares[moving]
         for _ in range(self.steps):
-            some = around.part(moving)
             floor = self.nu * some.usual[:, None] / some.scales
-            pulls = parts[moving] / some.relative_distances(shares[moving]).maximum(floor)
+            pulls = parts[moving] / some.relative_distances(v).maximum(floor)
             stepped = pulls / kernels.row_sums(pulls / some.scales)[:, None]
-            changed = some.length(stepped - shares[moving]) > self.tolerance * some.usual
-            shares[moving] = stepped
+            changed = some.length(stepped - v) > self.tolerance * some.usual
+            v = stepped
+            if changed.all():
+                continue
+            shares[moving] = v
             moving = moving[changed]
+            some = some.part(changed)
+            v = v[changed]
             if not len(moving):
                 break
+        shares[moving] = v
         return shares / around.scales

@@ -140,10 +140,11 @@ TARGET static inline void NAME(prefetch_rows)(const NAME(panel) *panel, const SC
 }
 
 /* Few rows are used in place, except for the incomplete strip at their end: a strip of them fits
- * the first-level cache without packing. Returns whether `at` holds their addresses. Nothing is
- * prefetched: the CPU follows so few rows by itself, and faster if they come from memory. If rows
- * are used `often`, those that are not aligned are packed: half of the vectors of AVX2 and all
- * vectors of AVX-512 lie in two cache lines there, and take two loads each. */
+ * the first-level cache without packing. Returns whether `at` holds their addresses. If rows are
+ * used once, nothing is prefetched: the CPU follows so few rows by itself, and faster if they come
+ * from memory. If they are used `often`, the next strip is prefetched meanwhile, since each row
+ * waits for its first lines. Those that are not aligned are packed: half of the vectors of AVX2 and
+ * all vectors of AVX-512 lie in two cache lines there, and take two loads each. */
 TARGET static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t to, int often,
                                         const SCALAR **at) {
     if (!panel->scattered || to - c < panel->wide) return 0;
@@ -155,7 +156,8 @@ TARGET static inline int NAME(in_place)(NAME(panel) *panel, int64_t c, int64_t t
         for (int64_t k = 0; k < panel->wide; k += LANES) STORE(packed + k, LOAD(at[r] + k));
         at[r] = packed;
     }
-    panel->prefetched = panel->count;
+    panel->next = c + panel->wide;
+    panel->prefetched = often ? 0 : panel->count;
     return 1;
 }
 
