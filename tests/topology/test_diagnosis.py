@@ -98,6 +98,10 @@ def test_exact_robustness_names_its_extra(monkeypatch: pytest.MonkeyPatch):
         ({"tolerated": -1}, "tolerated must be whole numbers >= 0, found -1"),
         ({"gossip": "max"}, "kind must be 'metropolis', 'lazy', 'laplacian' or 'uniform'"),
         ({"time_limit": -1}, "time_limit must be a finite number >= 0, found -1"),
+        ({"rules": ["Median"]}, "such as [Median], found 'Median' in it"),
+        ({"rules": "Median"}, "rules must be a list of rules, instances or classes, such as"),
+        ({"rules": eq.Median}, "such as [Median], found Median"),
+        ({"rules": eq.Krum()}, "such as [Median], found Krum("),
     ],
 )
 def test_errors(arguments, message: str):

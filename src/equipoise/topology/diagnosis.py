@@ -92,5 +92,19 @@ def diagnose(
         reached = topology.malicious_neighbors(is_malicious).cpu()
         tolerated = reached.masked_fill(is_malicious, 0)
     counts = as_counts("tolerated", tolerated, topology.n, torch.device("cpu"))
-    chosen = tuple(library_rules if rules is None else rules)
+    chosen = tuple(library_rules) if rules is None else _as_rules(rules)
     return Diagnosis(topology, mask, counts, gossip, float(time_limit), chosen)
+
+
+def _as_rules(rules: object) -> tuple[object, ...]:
+    """The rules as a tuple, if each can be one."""
+    expected = "a list of rules, instances or classes, such as [Median]"
+    if not isinstance(rules, Iterable) or isinstance(rules, str):
+        raise ValueError(f"rules must be {expected}, found {name_of(rules):.80}")
+    chosen = tuple(rules)
+    for rule in chosen:
+        # Rules know topologies, not vice versa: their protocols cannot be imported here.
+        has_guarantee = hasattr(rule, "guarantee")
+        if not callable(rule) and not hasattr(rule, "exchanges") and not has_guarantee:
+            raise ValueError(f"rules must be {expected}, found {rule!r:.80} in it")
+    return chosen
