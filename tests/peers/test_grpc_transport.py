@@ -244,6 +244,12 @@ def test_network_needs_credentials(address):
     local(address, insecure=True)
 
 
+def test_credentials_are_not_a_folder():
+    expected = r"must be Credentials, as Credentials.load\(folder, 'a'\) reads them, found str"
+    with pytest.raises(ValueError, match=expected):
+        local(credentials="certs")
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1:7000", "127.0.0.1:70000", "a b:1", 7000, ""])
 def test_malformed_address_is_an_error(address):
     with pytest.raises(ValueError, match="listen must"):

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from equipoise._utils.validation import check_flag, check_number
+from equipoise._utils.validation import check_flag, check_number, describe
 from equipoise.peers._addresses import checked_address, host_and_port, is_loopback
 from equipoise.peers._background_loop import BackgroundLoop, background_loop
 from equipoise.peers._freed_memory import keep_freed_memory
@@ -72,10 +72,8 @@ class GrpcTransport:
     ) -> None:
         check_flag("insecure", insecure)
         check_number("patience", patience, positive=True)
-        if credentials is not None and credentials.name != name:
-            raise ValueError(
-                f"credentials must be of {name!r}, found those of {credentials.name!r}"
-            )
+        if credentials is not None:
+            _check_credentials(credentials, name)
         self._local_only = credentials is None and not insecure
         self._credentials = credentials
         self._patience = patience
@@ -184,6 +182,16 @@ class GrpcTransport:
                 "all machines of the network are trusted"
             )
         return checked
+
+
+def _check_credentials(credentials: object, name: str) -> None:
+    """Raise unless they are the credentials of this peer."""
+    if not isinstance(credentials, Credentials):
+        expected = f"Credentials, as Credentials.load(folder, {name!r}) reads them"
+        # Only the type: it may be a key.
+        raise ValueError(f"credentials must be {expected}, found {describe(credentials)}")
+    if credentials.name != name:
+        raise ValueError(f"credentials must be of {name!r}, found those of {credentials.name!r}")
 
 
 async def _stop(running: _Running) -> None:
