@@ -64,7 +64,13 @@ def run(*arguments: Any, **options: Any) -> Any:
         ((make, [{"seed": 0}, {"seed": 0}]), {}, "grid must hold different choices, found one"),
         ((make, [{"seed": 0}]), {"seed": [1]}, "the axes must be new, found seed, which grid has"),
         ((make,), {"seed": [object()]}, "seed: expected a value .* found <object .* dataclass is"),
-        ((make,), {"seed": [0], "workers": 0}, "workers must be an integer at least 1, found 0"),
+        ((make,), {"seed": [0], "workers": 0}, "workers must be an .* or -1 .*, found 0"),
+        ((make,), {"seed": [0], "workers": -2}, "at least 1, or -1 for all cores, found -2"),
+        ((make,), {"seed": [0], "workers": "4"}, "at least 1, or -1 for all cores, found '4'"),
+        ((make,), {"seed": [0], "backend": "rai"}, "backend must be 'dask', .* or .*, found 'rai'"),
+        ((lambda other: 3,), {"seed": [0]}, "of the sweep, seed: missing .* argument: 'other'"),
+        ((lambda: 3,), {"seed": [0]}, "of the sweep, seed: got an unexpected .* 'seed'"),
+        ((make, [{"sed": 0}]), {}, "make must accept the .*, sed: got an unexpected .* 'sed'"),
         ((make,), {"seed": [0], "threads": 0}, "threads must be an integer at least 1"),
         ((make,), {"seed": [0], "recompute": 1}, "recompute must be True or False, found 1"),
         ((make,), {"seed": [0], "measure": 1}, "measure must be a function, found int"),
@@ -85,7 +91,6 @@ def no_total(seed: int) -> eq.Simulator:
     [
         (lambda seed: 3, {}, "make must return a Simulator or a History, found int"),
         (no_total, {}, "make must return a Simulator(..., total=...), found one without total"),
-        (lambda other: 3, {}, "unexpected keyword argument 'seed'"),
         (make, {"measure": lambda simulator: 3}, "measure must return a dict, found int"),
         (make, {"measure": lambda simulator: {"x": simulator}}, "not JSON serializable"),
         (

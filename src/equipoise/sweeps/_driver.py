@@ -89,6 +89,12 @@ def _run_alone(task: Task) -> Outcome:
     return found
 
 
+def known_backends() -> list[str]:
+    """The names of joblib's backends, those of other packages included."""
+    parallel = import_optional("joblib.parallel", "sweeps")
+    return sorted({*parallel.BACKENDS, *parallel.EXTERNAL_BACKENDS, "ray"})
+
+
 def backend_context(workers: int | None, backend: str | None) -> AbstractContextManager[Any]:
     """The backend and the number of workers, or those of an enclosing ``parallel_config``."""
     joblib = import_optional("joblib", "sweeps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections import Counter
@@ -12,10 +13,16 @@ from typing import Any
 
 from equipoise._utils.identity import digest, identity
 from equipoise._utils.optional import import_optional
-from equipoise._utils.validation import check_callable, check_count, check_flag
+from equipoise._utils.validation import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    is_integer,
+)
 from equipoise._utils.version import __version__
 from equipoise.simulation import History, Simulator
-from equipoise.sweeps._driver import Progress, backend_context, run_all
+from equipoise.sweeps._driver import Progress, backend_context, known_backends, run_all
 from equipoise.sweeps._grid import Cell, cells_of
 from equipoise.sweeps._outcome import Outcome
 from equipoise.sweeps._results import CellResult, Results
@@ -89,24 +96,19 @@ def sweep(
     Median   0.08 ± 0.07
     FedAvg   0.08 ± 0.07
     """
-    check_callable("make", make)
-    for name, function in (("measure", measure), ("on_round", on_round)):
-        if function is not None:
-            check_callable(name, function)
-    if workers is not None and workers != -1:
-        check_count("workers", workers, 1)
-    if threads is not None:
-        check_count("threads", threads, 1)
+    functions = Functions(make, measure, on_round)
+    _check_functions(functions)
+    _check_resources(workers, threads, backend)
     check_count("save_every", save_every, 1)
     check_flag("progress", progress)
     if not callable(recompute):
         check_flag("recompute", recompute)
-    functions = Functions(make, measure, on_round)
     cells = cells_of(grid, axes, f"{__version__} {digest(identity(tuple(functions)))}")
+    _check_arguments(make, cells[0])
     # Absolute: a worker may have another working directory.
     place = None if folder is None else Path(folder).absolute()
     fresh = {cell.key for cell in cells if _is_fresh(recompute, cell)}
-    known = {} if place is None else _known(place, cells, fresh)
+    known = _known(place, cells, fresh)
     pickled = import_optional("cloudpickle", "sweeps").dumps(functions)
     tasks = [
         Task(
@@ -157,8 +159,42 @@ def read(folder: str | os.PathLike[str]) -> Results:
     return Results([_result(cell, CellFolder(place, cell.key).outcome()) for cell in cells])
 
 
-def _known(folder: Path, cells: Sequence[Cell], fresh: set[str]) -> dict[str, Outcome]:
+def _check_functions(functions: Functions) -> None:
+    check_callable("make", functions.make)
+    if functions.measure is not None:
+        check_callable("measure", functions.measure)
+    if functions.on_round is not None:
+        check_callable("on_round", functions.on_round)
+
+
+def _check_resources(workers: object, threads: object, backend: str | None) -> None:
+    if workers is not None and (not is_integer(workers) or (workers < 1 and workers != -1)):
+        expected = "an integer at least 1, or -1 for all cores"
+        raise ValueError(f"workers must be {expected}, found {workers!r}")
+    if threads is not None:
+        check_count("threads", threads, 1)
+    if backend is not None:
+        check_choice("backend", backend, known_backends())
+
+
+def _check_arguments(make: Callable[..., object], cell: Cell) -> None:
+    """Raise unless ``make`` accepts the arguments of a cell; all cells have the same names."""
+    try:
+        # A decorator may accept other arguments than the function that it wraps.
+        signature = inspect.signature(make, follow_wrapped=False)
+    except (TypeError, ValueError):  # not every callable in C has a signature
+        return
+    try:
+        signature.bind(**cell.choice)
+    except TypeError as error:
+        names = ", ".join(cell.choice)
+        raise ValueError(f"make must accept the arguments of the sweep, {names}: {error}") from None
+
+
+def _known(folder: Path | None, cells: Sequence[Cell], fresh: set[str]) -> dict[str, Outcome]:
     """The outcomes of finished cells, by key."""
+    if folder is None:
+        return {}
     begin(folder, cells, __version__)
     found = {
         cell.key: CellFolder(folder, cell.key).outcome() for cell in cells if cell.key not in fresh
