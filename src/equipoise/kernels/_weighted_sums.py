@@ -82,11 +82,7 @@ def _combine(
         edges = _native_edges(own, own_weights, inbox, weights)
         if edges.smallest > TINY_WEIGHT and edges.largest < 1 / TINY_WEIGHT:
             return result, combine_natively(own, inbox.bank, edges, result)
-    # Rows that are not finite would spoil others in a product, and weights of huge and tiny models
-    # do not fit a float32. Both are added one by one.
-    plain = _is_plain(weights) | (weights == 0)
-    if inbox.keep_nonfinite and len(inbox.bank):
-        plain &= inbox.finite[inbox.slots.where(weights != 0, 0)] | (weights == 0)
+    plain = _may_be_multiplied(inbox, weights)
     rest = own_weights
     if is_native:
         added = own_weights.where(_is_plain(own_weights), 0)
@@ -99,12 +95,28 @@ def _combine(
     mine = rest.nonzero().flatten()
     if not is_native and len(mine) == len(own) and own.dtype == compute_dtype(own):
         return result.addcmul_(own, own_weights.to(own.dtype)[:, None]), None
-    weight = own_weights[mine, None]
-    # At once, not receiver by receiver: each sum has one term.
-    for columns in chunks(result.shape[1], len(mine), TILE // 2):
-        terms = own[mine, columns].double() * weight
-        result[mine, columns] = terms.add_(result[mine, columns]).to(result.dtype)
+    _add_own(result, own, own_weights, mine)
     return result, None
+
+
+def _may_be_multiplied(inbox: ReceivedMessages, weights: Tensor) -> Tensor:
+    """The messages that a matrix product may contain; others are added one by one.
+
+    Rows that are not finite would spoil others in a product, and weights of huge and tiny models do
+    not fit a float32.
+    """
+    plain = _is_plain(weights) | (weights == 0)
+    if inbox.keep_nonfinite and len(inbox.bank):
+        plain &= inbox.finite[inbox.slots.where(weights != 0, 0)] | (weights == 0)
+    return plain
+
+
+def _add_own(result: Tensor, own: Tensor, own_weights: Tensor, receivers: Tensor) -> None:
+    weight = own_weights[receivers, None]
+    # At once, not receiver by receiver: each sum has one term.
+    for columns in chunks(result.shape[1], len(receivers), TILE // 2):
+        terms = own[receivers, columns].double() * weight
+        result[receivers, columns] = terms.add_(result[receivers, columns]).to(result.dtype)
 
 
 def _native_edges(
