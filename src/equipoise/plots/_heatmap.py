@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -57,24 +57,46 @@ def heatmap(
     if sd is None and _is_mean_table(results):
         rows = _without_missing(rows, _rows(results.count))
         sd = results.sd
+    cells = _cells_of(rows, {} if sd is None else _rows(sd, "sd"))
+    upright = len(cells.attacks) > 6  # slanted names of more columns would overlap
+    height = 0.5 + 0.16 * len(cells.rules)
+    if upright:
+        height += 0.05 * max(map(len, cells.attacks))
+    ax, _ = axes_for(ax, height)
+    _draw_cells(ax, cells)
+    _label_cells(ax, cells.rules, cells.attacks, upright)
+    label_axes(ax, label if sd is None else f"{label}, mean ± sd of seeds", "")
+    return ax
+
+
+class _Cells(NamedTuple):
+    """The table as arrays, with a row for each rule and a column for each attack."""
+
+    rules: list[str]
+    attacks: list[str]
+    values: AnyArray
+    sd: AnyArray
+    missing: AnyArray
+
+
+def _cells_of(
+    rows: dict[object, dict[object, float]], sd: dict[object, dict[object, float]]
+) -> _Cells:
+    """The cells of a table and of its standard deviations; values that it lacks are NaN."""
     attacks = list(dict.fromkeys(attack for row in rows.values() for attack in row))
     if not attacks:
         raise ValueError(f"results must hold a value for a rule and an attack, found {rows!r:.80}")
-    missing = np.array([[attack not in row for attack in attacks] for row in rows.values()])
-    table = np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows.values()])
-    deviations = np.full(table.shape, math.nan)
-    if sd is not None:
-        by_rule = _rows(sd, "sd")
-        values = [[by_rule.get(rule, {}).get(x, math.nan) for x in attacks] for rule in rows]
-        deviations = np.array(values)
-    upright = len(attacks) > 6  # slanted names of more columns would overlap
-    names = list(map(_name, attacks))
-    height = 0.5 + 0.16 * len(rows) + (0.05 * max(map(len, names)) if upright else 0)
-    ax, _ = axes_for(ax, height)
-    _draw_cells(ax, table, deviations, missing)
-    _label_cells(ax, list(map(_name, rows)), names, upright)
-    label_axes(ax, label if sd is None else f"{label}, mean ± sd of seeds", "")
-    return ax
+    return _Cells(
+        rules=list(map(_name, rows)),
+        attacks=list(map(_name, attacks)),
+        values=_array(list(rows.values()), attacks),
+        sd=_array([sd.get(rule, {}) for rule in rows], attacks),
+        missing=np.array([[attack not in row for attack in attacks] for row in rows.values()]),
+    )
+
+
+def _array(rows: Sequence[Mapping[object, float]], attacks: Sequence[object]) -> AnyArray:
+    return np.array([[row.get(attack, math.nan) for attack in attacks] for row in rows])
 
 
 def _name(label: object) -> str:
@@ -131,14 +153,15 @@ def _cell_value(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be a number, found {value!r:.80}") from None
 
 
-def _draw_cells(ax: Axes, table: AnyArray, sd: AnyArray, missing: AnyArray) -> None:
+def _draw_cells(ax: Axes, cells: _Cells) -> None:
     """Shade the cells and write their values into them, except where they are missing."""
-    shades, form = _shades(table)
-    ax.imshow(np.ma.array(shades, mask=missing), cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
-    for row, column in np.argwhere(~missing):
-        text = form(table[row, column])
-        if math.isfinite(sd[row, column]):
-            text = f"{text} ± {form(sd[row, column])}"
+    shades, form = _shades(cells.values)
+    image = np.ma.array(shades, mask=cells.missing)
+    ax.imshow(image, cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
+    for row, column in np.argwhere(~cells.missing):
+        text = form(cells.values[row, column])
+        if math.isfinite(cells.sd[row, column]):
+            text = f"{text} ± {form(cells.sd[row, column])}"
         color = "white" if shades[row, column] > 0.72 else "black"  # a contrast of at least 4
         ax.text(column, row, text, color=color, fontsize=6, ha="center", va="center_baseline")
 
