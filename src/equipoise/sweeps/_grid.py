@@ -73,6 +73,19 @@ def _cell(options: Mapping[str, Option], functions: str) -> Cell:
 
 def _rows(grid: Iterable[Mapping[str, Any]]) -> list[dict[str, Option]]:
     """The choices of a list of dicts; equal values have one label in all of them."""
+    rows = _checked(grid)
+    found: list[dict[str, Option]] = [{} for _ in rows]
+    for name in rows[0]:
+        texts = [_text(name, row[name]) for row in rows]
+        values = {text: row[name] for text, row in zip(texts, rows, strict=True)}
+        labels = dict(zip(values, labels_of(list(values.values())), strict=True))
+        for position, text in enumerate(texts):
+            found[position][name] = Option(labels[text], values[text], text)
+    return found
+
+
+def _checked(grid: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The dicts of a grid, at least one, which have the same names."""
     expected = "a list of dicts that have the same names"
     if isinstance(grid, Mapping | str) or not isinstance(grid, Iterable):
         raise ValueError(f"grid must be {expected}, found {grid!r:.80}")
@@ -82,14 +95,7 @@ def _rows(grid: Iterable[Mapping[str, Any]]) -> list[dict[str, Option]]:
             raise ValueError(f"grid must be {expected}, found {row!r:.80}")
     if not rows:
         raise ValueError(f"grid must be {expected}, found no dict")
-    found: list[dict[str, Option]] = [{} for _ in rows]
-    for name in rows[0]:
-        texts = [_text(name, row[name]) for row in rows]
-        values = {text: row[name] for text, row in zip(texts, rows, strict=True)}
-        labels = dict(zip(values, labels_of(list(values.values())), strict=True))
-        for position, text in enumerate(texts):
-            found[position][name] = Option(labels[text], values[text], text)
-    return found
+    return rows
 
 
 def _axis(name: str, values: Any) -> list[Option]:

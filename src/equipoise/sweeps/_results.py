@@ -168,9 +168,9 @@ class Results:
             for name, labels in self.axes.items()
             if name not in named and name not in over and len(labels) > 1
         ]
-        rows = [*rest, *_as_list(rows)]
         frame = self.summary()
         self._check_value(value, frame)
+        rows = [*rest, *_as_list(rows)]
         grouped = frame.groupby([*rows, *columns], sort=False)[value]
         # NaN, a diverged run, makes the mean NaN: pandas would leave it out.
         parts = {
@@ -179,13 +179,11 @@ class Results:
             "count": grouped.size(),
         }
         indices = {name: pandas.Index(labels, name=name) for name, labels in self.axes.items()}
-        shaped = {}
-        for name, series in parts.items():
-            wide = series.unstack(columns) if columns else series.to_frame(value)
-            wide = _in_order(wide, [indices[row] for row in rows], axis=0)
-            if columns:
-                wide = _in_order(wide, [indices[column] for column in columns], axis=1)
-            shaped[name] = wide
+        row_indices = [indices[row] for row in rows]
+        column_indices = [indices[column] for column in columns]
+        shaped = {
+            name: _wide(series, row_indices, column_indices) for name, series in parts.items()
+        }
         return Table(**shaped, value=value, over=tuple(name for name in over if name in self.axes))
 
     def summary(self) -> Any:
@@ -266,6 +264,14 @@ def _is(cell: CellResult, name: str, value: Any) -> bool:
 
 def _as_list(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
+
+
+def _wide(series: Any, rows: Sequence[Any], columns: Sequence[Any]) -> Any:
+    """A table of a series, with all labels of some arguments as rows and of others as columns."""
+    if not columns:
+        return _in_order(series.to_frame(), rows, axis=0)
+    table = _in_order(series.unstack([column.name for column in columns]), rows, axis=0)
+    return _in_order(table, columns, axis=1)
 
 
 def _in_order(table: Any, indices: Sequence[Any], axis: int) -> Any:

@@ -107,7 +107,7 @@ def sweep(
     _check_arguments(make, cells[0])
     # Absolute: a worker may have another working directory.
     place = None if folder is None else Path(folder).absolute()
-    fresh = {cell.key for cell in cells if _is_fresh(recompute, cell)}
+    fresh = _keys_to_recompute(recompute, cells)
     known = _known(place, cells, fresh)
     pickled = import_optional("cloudpickle", "sweeps").dumps(functions)
     tasks = [
@@ -202,8 +202,10 @@ def _known(folder: Path | None, cells: Sequence[Cell], fresh: set[str]) -> dict[
     return {key: outcome for key, outcome in found.items() if outcome.history is not None}
 
 
-def _is_fresh(recompute: bool | Callable[..., bool], cell: Cell) -> bool:
-    return bool(recompute(**cell.choice)) if callable(recompute) else recompute
+def _keys_to_recompute(recompute: bool | Callable[..., bool], cells: Sequence[Cell]) -> set[str]:
+    if callable(recompute):
+        return {cell.key for cell in cells if recompute(**cell.choice)}
+    return {cell.key for cell in cells} if recompute else set()
 
 
 def _result(cell: Cell, outcome: Outcome) -> CellResult:
