@@ -93,11 +93,7 @@ def _assigned(
     module: nn.Module, entries: list[Entry], patterns: Mapping[str, Patterns], rest: str | None
 ) -> dict[str, list[Entry]]:
     """The entries of each group."""
-    if not isinstance(patterns, Mapping) or not patterns:
-        expected = "patterns by the name of their group"
-        raise ValueError(f"patterns must be {expected}, found {describe(patterns)}")
-    if rest in patterns:
-        raise ValueError(f"rest must name another group than patterns, found {rest!r}")
+    _check_names(patterns, rest)
     members: dict[str, list[Entry]] = {}
     left = entries
     for name, pattern in patterns.items():
@@ -108,12 +104,21 @@ def _assigned(
         if not members[name]:
             found = f"{name!r}, whose parameters all match an earlier one"
             raise ValueError(f"patterns must give each group a parameter, found {found}")
-    if left and rest is None:
+    if not left:
+        return members
+    if rest is None:
         expected = "match every parameter, unless rest names a group for the others"
         raise ValueError(f"patterns must {expected}, found no match for {left[0].name!r}")
-    if left and rest is not None:
-        members[rest] = left
-    return members
+    return members | {rest: left}
+
+
+def _check_names(patterns: object, rest: str | None) -> None:
+    """Raise unless the patterns have names, and the rest has another one."""
+    if not isinstance(patterns, Mapping) or not patterns:
+        expected = "patterns by the name of their group"
+        raise ValueError(f"patterns must be {expected}, found {describe(patterns)}")
+    if rest in patterns:
+        raise ValueError(f"rest must name another group than patterns, found {rest!r}")
 
 
 def _starts(entries: list[Entry]) -> dict[str, int]:

@@ -241,10 +241,7 @@ class Mailbox:
 
     def admit(self, sender: str | None, header: Header) -> Buffer:
         """Memory for a message with this header, or RefusedError."""
-        if sender is None and header.sender not in self.neighbors:
-            raise self.refuse(None, "unknown sender: not a neighbor of this peer")
-        if sender is not None and header.sender != sender:
-            raise self.refuse(sender, "unauthenticated: the message names another sender")
+        self._check_sender(sender, header)
         position = Position(header.round, header.exchange)
         with self._changed:
             neighbor = self.neighbors[header.sender]
@@ -341,6 +338,13 @@ class Mailbox:
         """Whether a message comes too late to stand in for a later one."""
         is_fresh = 0 < self._max_staleness >= self._age(position)
         return self._when(position) is When.OVER and not is_fresh
+
+    def _check_sender(self, authenticated: str | None, header: Header) -> None:
+        """Raise unless the message names a neighbor, and the one that sent it if that is known."""
+        if authenticated is None and header.sender not in self.neighbors:
+            raise self.refuse(None, "unknown sender: not a neighbor of this peer")
+        if authenticated is not None and header.sender != authenticated:
+            raise self.refuse(authenticated, "unauthenticated: the message names another sender")
 
     def _check_size(self, header: Header) -> None:
         size = self._sizes[header.exchange]
