@@ -25,14 +25,15 @@ CLASSES = 6
 ROWS = 10_299  # rows of training and test files together, more than any genuine file
 # Limit on the bytes of a number and its separator: 16 as distributed, 26 by np.savetxt.
 NUMBER_BYTES = 32
+UCI = "https://archive.ics.uci.edu"
 HAR_SOURCES = (  # the first archive contains the second one
     Source(
-        "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+        f"{UCI}/static/public/240/human+activity+recognition+using+smartphones.zip",
         "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
         61_005_872,
     ),
     Source(
-        "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+        f"{UCI}/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
         "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
         60_999_314,
     ),

@@ -163,8 +163,10 @@ def seeds_of(
         raise ValueError(f"histories must map names to histories, found {histories!r:.80}")
     groups: dict[str, Sequence[History]] = {}
     for name, value in histories.items():
+        group: Sequence[Any] = [value]
         # An empty list is no history either.
-        group: Sequence[History] = value if isinstance(value, list | tuple) and value else [value]  # type: ignore[list-item]
+        if isinstance(value, list | tuple) and value:
+            group = value
         for history in group:
             check_history(history, f"histories[{name!r}]")
         seeds = [history.seed for history in group if history.seed is not None]

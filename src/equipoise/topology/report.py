@@ -59,7 +59,8 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 def _range(values: list[int]) -> str:
     if not values:
         return "no benign client"
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
