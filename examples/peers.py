@@ -93,7 +93,7 @@ class Fleet:
             process.wait()
 
     def rounds(self, name):
-        """What a peer has written about its rounds so far."""
+        """The rounds that a peer has recorded so far."""
         path = self.folder / f"{name}.jsonl"
         lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
         # A process that is writing, or was killed meanwhile, leaves an incomplete line.
@@ -132,26 +132,35 @@ def train(fleet, rounds):
 
 
 class Table:
-    """A table that is drawn again in a terminal, and one line for ten rounds otherwise."""
+    """A table that is drawn again in a terminal, and a row for every ten rounds otherwise."""
 
     def __init__(self):
         self.drawn = 0
         self.shown = -10
 
     def show(self, histories, fleet, newest):
-        if not sys.stdout.isatty():
-            if newest - self.shown >= 10:
-                self.shown = newest
-                errors = [f"{x[-1]['error']:.2f}" if x else "-" for x in histories.values()]
-                print(f"round {newest:3}: test errors {' '.join(errors)}", flush=True)
-            return
-        lines = ["peer     round  error  accepted  rejected    absent"]
+        if sys.stdout.isatty():
+            self.draw(histories, fleet)
+        elif newest - self.shown >= 10:
+            if self.shown < 0:
+                print("Test error rate of each peer; - until its first round ends")
+                print("  ".join(["round", *histories]))
+            self.shown = newest
+            errors = [f"{x[-1]['error']:6.2f}" if x else f"{'-':>6}" for x in histories.values()]
+            print("  ".join([f"{newest:5}", *errors]), flush=True)
+
+    def draw(self, histories, fleet):
+        columns = ("round", "test error", *DECISIONS)
+        lines = ["  ".join(["peer  ", *columns, "state"])]
         for name, history in histories.items():
-            last = history[-1] if history else {"t": 0, "error": 1.0, "neighbors": {}}
-            decisions = list(last["neighbors"].values())
-            counts = [f"{decisions.count(kind):8}" for kind in DECISIONS]
-            cells = [f"{name:6}", f"{last['t']:6}", f"{last['error']:5.2f}", *counts]
-            lines.append("  ".join([*cells, fleet.state(name)]))
+            found = ["-"] * len(columns)  # its first round has not ended
+            if history:
+                last = history[-1]
+                decisions = list(last["neighbors"].values())
+                counts = [decisions.count(kind) for kind in DECISIONS]
+                found = [last["t"], f"{last['error']:.2f}", *counts]
+            cells = [f"{x:>{len(column)}}" for x, column in zip(found, columns, strict=True)]
+            lines.append("  ".join([name, *cells, fleet.state(name)]))
         up = f"\x1b[{self.drawn}A" if self.drawn else ""
         self.drawn = len(lines)
         print(up + "\n".join(f"\x1b[2K{line}" for line in lines), flush=True)
