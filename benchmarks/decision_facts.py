@@ -1,4 +1,4 @@
-"""What the table of "Choose a rule" says about each rule and cannot derive from it."""
+"""Facts in the table of "Choose a rule" that cannot be derived from the rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rule = eq.Aggregator | eq.MultiExchange
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a rule besides its attributes.
+    """Facts about a rule besides its attributes.
 
     Args:
         rule: the rule, with its defaults.

@@ -44,7 +44,7 @@ THEORY = """\
 """
 
 
-# What follows from a rule
+# Columns that follow from the rule
 
 
 def needs(rule: Rule) -> str:
@@ -81,7 +81,7 @@ def _complete(f: int) -> Diagnosis:
     return eq.Topology.complete(NEIGHBORS + 1).diagnose(range(f), time_limit=0)
 
 
-# What is measured
+# Measured columns
 
 
 def measure() -> dict[str, Any]:

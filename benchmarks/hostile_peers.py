@@ -259,7 +259,7 @@ def measure(streams: int, seed: int, d: int, deadline: float, *, secure: bool) -
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What a process has printed."""
+    """The output of a process so far."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -66,7 +66,7 @@ def measured_limits() -> dict[str, float] | None:
 
 @dataclass(frozen=True)
 class Work:
-    """What a rule has to do, as counts of floats."""
+    """The work of a rule, as counts of floats."""
 
     copies: float  # of the models: half for each time that they are read, half for the results
     products: float = 0.0

@@ -193,7 +193,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the schedules; return 1 if one failed."""
     options = parser().parse_args()
-    # Whatever ends this process, it removes its networks and disks first.
+    # However this process ends, it removes its networks and disks first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[Row] = []
     recoveries: list[Row] = []

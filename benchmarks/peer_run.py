@@ -198,7 +198,7 @@ class Run:
                 is_down=any(fault.kind == "power-off" for fault in found),
             )
 
-    # What is left behind
+    # The records of the peers
 
     def lines(self, client: int) -> list[Row]:
         """The log of a client, without a line that was cut by a kill."""
@@ -221,7 +221,7 @@ class Run:
         return float(ended - max([due, *while_running]))
 
     def problems(self, client: int) -> list[str]:
-        """What is wrong with a benign client."""
+        """The faults of a benign client."""
         lines = self.lines(client)
         found = []
         overrun = max((self.overrun(client, line) for line in lines), default=0.0)

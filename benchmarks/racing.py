@@ -21,7 +21,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one rule on one workload.
+    """The measurements of one rule on one workload.
 
     ``ms[threads][contestant]`` are times for all clients; ``clients`` is on how many of them the
     opponents were measured, ``failures`` what these, or the rule itself, raised.
@@ -56,7 +56,7 @@ def quotient(a: float | None, b: float | None) -> float | None:
 
 @cache
 def blas() -> Any:
-    """What limits the threads of numpy, where threadpoolctl is installed."""
+    """A limit on the threads of numpy, where threadpoolctl is installed."""
     with suppress(ImportError):
         from threadpoolctl import ThreadpoolController
 

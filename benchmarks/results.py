@@ -57,7 +57,7 @@ def load(path: Path) -> Results:
 
 
 def resumed(path: Path, settings: dict[str, Any]) -> Results:
-    """What an earlier run of the same settings measured."""
+    """The measurements of an earlier run with the same settings."""
     results = load(path)
     if results.settings != settings:
         raise ValueError(

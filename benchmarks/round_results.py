@@ -14,7 +14,7 @@ from benchmarks.round_race import Turns
 
 @dataclass
 class Cell:
-    """What was measured of one rule on one workload; phases are milliseconds of ours."""
+    """The measurements of one rule on one workload; phases are milliseconds of ours."""
 
     workload: str
     rule: str
@@ -85,7 +85,7 @@ def loaded_cell(contenders: dict[str, Any], **rest: Any) -> Cell:
 
 
 def resumed(path: Path, settings: dict[str, Any]) -> RoundResults:
-    """What an earlier run with the same settings measured."""
+    """The measurements of an earlier run with the same settings."""
     results = load(path)
     if results.settings != settings:
         raise ValueError(

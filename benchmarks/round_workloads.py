@@ -17,7 +17,7 @@ TOTAL = 100_000  # rounds that BALANCE is told: its limit hardly changes during 
 
 @dataclass(frozen=True)
 class Task:
-    """What every client trains, on which graph; a fifth of the clients send Gaussian noise."""
+    """The model of every client and the graph; a fifth of the clients send Gaussian noise."""
 
     name: str
     title: str

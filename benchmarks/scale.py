@@ -1,7 +1,7 @@
 """Many clients: whether an edge and a parameter cost as much as with 1,000 clients.
 
 They are compared with workload 3, whose models do not fit into a cache either: 100,000 clients
-with 1,000 parameters are as many numbers. What differs is then n and the length of a row. To tell
+with 1,000 parameters are as many numbers. Then only n and the length of a row differ. To tell
 these two apart, 1,000 clients with the same number of parameters are shown beside it; they are no
 bar, because their 4 MB of models are in the cache.
 """

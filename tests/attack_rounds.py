@@ -65,7 +65,7 @@ def knowledge(
 
 
 def received_lies(known: Knowledge, attack: Any) -> dict[tuple[int, int], Tensor]:
-    """What victims are delivered along every edge (malicious sender, benign receiver)."""
+    """The messages to victims along every edge (malicious sender, benign receiver)."""
     lies = attack.forge(known)
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     return {(s, i): inbox.bank[inbox.slots[i, slot]] for s, i, slot in malicious_edges(known)}

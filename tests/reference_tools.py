@@ -1,4 +1,4 @@
-"""What references of rules share: messages, answers, and sums in plain numpy."""
+"""Tools of all references of rules: messages, answers, and sums in plain numpy."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ def _loss_of_client(
 
 
 def messages_of(inbox: Any, i: int) -> list[Message]:
-    """What receiver ``i`` of an inbox was sent, slot by slot, NaN and infinities included."""
+    """The messages to receiver ``i`` of an inbox, slot by slot, NaN and infinities included."""
     return [
         Message(int(inbox.senders[i, s]), array(inbox.bank[inbox.slots[i, s]]))
         for s in range(inbox.mask.shape[1])

@@ -81,7 +81,7 @@ def rotated(models: Tensor, orthogonal: Tensor) -> Tensor:
     return torch.stack([row @ orthogonal for row in models]) if len(models) else models
 
 
-# What is accepted.
+# Acceptance
 
 
 def accepts_separately(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
@@ -99,8 +99,8 @@ def accepts_separately(rule: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> N
 
 
 def nested(stricter: Any, laxer: Any, own: Tensor, inbox: Inbox, **inputs: Any) -> None:
-    """What the stricter rule accepts, the laxer one accepts too: smaller gamma, larger kappa, of
-    Balance.
+    """The laxer rule accepts all messages that the stricter one accepts: Balance with a smaller
+    gamma or a larger kappa.
     """
     few, many = stricter(own, inbox, **inputs).weights > 0, laxer(own, inbox, **inputs).weights > 0
     require(

@@ -67,7 +67,7 @@ def test_default_dtype(rule: Any, dtype: torch.dtype, default: torch.dtype) -> N
     assert torch.equal(rule(models, inbox, **inputs).model, expected)
 
 
-# What is made while the defaults are others
+# Objects made under other defaults
 
 
 def same(found: Any, expected: Any) -> bool:

@@ -77,7 +77,7 @@ def stacked(model: nn.Module, n: int = 5, **options: Any) -> Tensor:
 def one_by_one(
     model: nn.Module, models: Tensor, measure: Callable[[Tensor], Any], x: Tensor
 ) -> list[Any]:
-    """What to expect: one module after the other, in evaluation mode, on all examples together."""
+    """The values of one module after the other, in evaluation mode, on all examples together."""
     return [measure(eq.unflatten(row, deepcopy(model)).eval()(x)) for row in models]
 
 

@@ -41,7 +41,7 @@ def fans(weight: Tensor) -> tuple[int, int]:
     return weight.shape[1] * kernel, weight.shape[0] * kernel
 
 
-# What is computed
+# Outputs
 
 
 def test_cnn_size():

@@ -1,4 +1,4 @@
-"""What is written down twice is the same in both places."""
+"""Facts that are written down twice are the same in both places."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from tests.references import Vector
 
 
 class Range(NamedTuple):
-    """What every crafted coordinate lies between: the extreme of the vectors, and the far end
-    beyond it.
+    """The bounds of every crafted coordinate: the extreme of the vectors, and the far end beyond
+    it.
     """
 
     extreme: Vector

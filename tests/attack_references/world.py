@@ -27,7 +27,7 @@ class World(NamedTuple):
 
     @classmethod
     def of(cls, known: Any) -> World:
-        """What a `Knowledge` says, as arrays."""
+        """The content of a `Knowledge`, as arrays."""
         hears = tuple(tuple(known.topology.neighbors(i).tolist()) for i in range(known.topology.n))
         malicious = frozenset(i for i in range(known.topology.n) if bool(known.malicious_mask[i]))
         return cls(
@@ -99,8 +99,8 @@ def vectors(world: World, clients: Sequence[int], space: str) -> Vector:
 
 
 def origin(world: World, victim: int, scope: str, space: str) -> Vector:
-    """What a crafted vector is added to: nothing to a model; to an update the victim's, or the mean
-    benign, w^t.
+    """The origin that a crafted vector is added to: none for a model; for an update, the victim's
+    w^t or the benign mean.
     """
     if space == "model":
         return np.zeros(world.models.shape[1])

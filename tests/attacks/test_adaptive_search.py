@@ -94,7 +94,7 @@ def test_subspace_needs_exactness(spoilt: float) -> None:
 
 
 def weights_of_lies(known: Knowledge, rows: Tensor) -> dict[int, list[float]]:
-    """What the victims' rule gives to every malicious message, if victim i receives ``rows[i]``."""
+    """The weights of all malicious messages, if victim i receives ``rows[i]``."""
     lies = eq.Lies.per_receiver(rows.to(known.models.dtype))
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     weights = known.rule(known.models, inbox, **known.inputs).weights

@@ -108,7 +108,7 @@ def test_only_clients_types(kind: Any, masked: bool, clients: list[int]) -> None
 
 
 def test_only_benign_clients() -> None:
-    """Who is not malicious follows no attack."""
+    """Benign clients follow no attack."""
     known = knowledge(regular(10, 6), 4, torch.float64, [0, 3, 7])
     for (sender, _), found in received_lies(
         known, attacks.OnlyClients(attacks.Zero(), clients=[1, 2])

@@ -127,7 +127,7 @@ def run(rule_name: str, attack_name: str) -> Run:
     return Run(models, lengths, moved, accepted)
 
 
-# What is attacked works
+# The targets of the attacks work
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -254,7 +254,7 @@ def test_non_finite_is_absent() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_balance_stays_in_its_ball(attack: str) -> None:
-    """Whatever is sent: ||aggregate - own|| <= gamma * exp(-kappa * t / total) * ||own|| in every
+    """For all messages: ||aggregate - own|| <= gamma * exp(-kappa * t / total) * ||own|| in every
     round.
     """
     limits = [0.3 * math.exp(-t / ROUNDS) for t in range(ROUNDS)]

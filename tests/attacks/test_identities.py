@@ -80,9 +80,7 @@ def test_lie_malicious_majority(n: int, m: int) -> None:
 @few_examples
 @given(known=attacked_rounds())
 def test_isolation_cancels_gossip(known: Knowledge) -> None:
-    """What the neighbors of a victim say is, on average, what the victim has: FedAvg moves it
-    nowhere.
-    """
+    """The mean of a victim's messages is the victim's own model: FedAvg does not move it."""
     lies = attacks.Dissensus(epsilon=1.0).forge(known)
     inbox = known.topology.deliver(known.models, lies, known.malicious)
     moved = (eq.FedAvg()(known.models, inbox).model - known.models)[known.victims].abs()

@@ -29,7 +29,7 @@ every_attack = pytest.mark.parametrize(
 @few_examples
 @given(known=attacked_rounds())
 def test_benign_messages_unchanged(attack: Any, known: Knowledge) -> None:
-    """Whatever is forged, every message of a benign client is its model, bit by bit."""
+    """Every message of a benign client is its model, bit by bit."""
     for (sender, receiver), message in delivered(known, attack.forge(with_seed(known, 0))).items():
         if not known.malicious_mask[sender]:
             assert torch.equal(message, known.models[sender]), f"{sender} -> {receiver}"
@@ -106,7 +106,7 @@ def test_nobody_malicious(attack: Any, known: Knowledge) -> None:
 @few_examples
 @given(known=attacked_rounds())
 def test_everybody_malicious(attack: Any, known: Knowledge) -> None:
-    """Nobody is left to lie to, which is no error."""
+    """An attack without a victim is no error."""
     full = with_seed(dataclasses.replace(known, malicious=range(known.topology.n)), 0)
     messages = delivered(full, attack.forge(full))
     assert set(messages) == {tuple(edge) for edge in full.topology.edges().tolist()}

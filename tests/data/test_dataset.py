@@ -1,4 +1,4 @@
-"""What a Dataset accepts, how it is divided, and how test examples are held out."""
+"""The arguments of a Dataset, how it is divided, and how test examples are held out."""
 
 from __future__ import annotations
 

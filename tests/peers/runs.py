@@ -88,7 +88,7 @@ def play(
             tolerated=1,
             samples=local.samples,
             gossip=gossip,
-            # What the simulator passes in this round, for buckets.
+            # As the simulator passes it in this round, for buckets.
             generator=stream(0, "aggregation", t),
             update=own - models[client],
             loss_of=lambda candidates, losses=losses: losses(

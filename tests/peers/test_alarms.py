@@ -1,4 +1,4 @@
-"""What a peer writes to its log."""
+"""The warnings in the log of a peer."""
 
 from __future__ import annotations
 

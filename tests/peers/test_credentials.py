@@ -85,7 +85,7 @@ def _pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, password: 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
-# What credentials check
+# The checks of credentials
 
 
 def test_certificates_state_the_name(a: Credentials, b: Credentials) -> None:

@@ -163,7 +163,7 @@ def test_many_neighbors_have_connections():
 
 
 def test_refused_message_is_freed_at_once():
-    """What gRPC has buffered of a call lives as long as the exceptions that refer to it."""
+    """Bytes that gRPC has buffered of a call live as long as the exceptions that refer to it."""
     refusals = []
 
     def refusal():

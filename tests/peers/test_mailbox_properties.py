@@ -156,7 +156,7 @@ class Mailboxes(RuleBasedStateMachine):
         stream.close()
         self.streams.remove(stream)
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def memory_is_bounded(self) -> None:

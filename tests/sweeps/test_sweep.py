@@ -1,4 +1,4 @@
-"""What a sweep runs, what it returns, and what it does not run again."""
+"""The cells that a sweep runs, its results, and the cells that it does not run again."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class Adaptive:
     tensor([1.5000, 1.5000])
     """
 
-    # The rule is asked about all clients at once. What it answers for a victim may depend on models
-    # that the victim does not receive, if only in rounding, and a rule may be any function.
+    # The rule is asked about all clients at once. Its answer for a victim may depend on models that
+    # the victim does not receive, if only in rounding, and a rule may be any function.
     uses_malicious_models: ClassVar[bool] = True
 
     mode: Literal["max", "literal"] = "max"

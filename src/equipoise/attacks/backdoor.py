@@ -54,7 +54,7 @@ class Backdoor:
     tensor([[3., 3.]])
     """
 
-    # What it sends is the malicious client's own model.
+    # It sends the malicious client's own model.
     uses_malicious_models: ClassVar[bool] = True
 
     trigger: Trigger

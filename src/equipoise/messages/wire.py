@@ -57,7 +57,7 @@ HEADER = re.compile(
 
 @dataclass(frozen=True)
 class Header:
-    """What a message says about itself; checked when it is made.
+    """The description of a message, at its start; checked when it is made.
 
     ``d`` is the number of values and ``dtype`` their type in the message: float64, float32,
     float16, bfloat16 or int8. Values of int8 are multiples of ``scale``, which is None otherwise.

@@ -79,7 +79,7 @@ class Buffer:
 
 
 class Mailbox(Protocol):
-    """What an arriving message needs of the mailbox."""
+    """The part of a mailbox that an arriving message needs."""
 
     def admit(self, sender: str | None, header: Header) -> Buffer:
         """Memory for a message with this header, or RefusedError."""

@@ -1,4 +1,4 @@
-"""What the C library does with memory that has been freed; it matters with glibc only."""
+"""How much freed memory the process keeps, and when it returns it; for glibc only."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Mailbox:
             neighbor.report.stale += 1
             self._fill(running, neighbor, late)
 
-    # What happened, for the report
+    # Counts for the report
 
     def count_absences(self, kinds: Mapping[str, str]) -> None:
         """Count the neighbors that were absent from an exchange, with the kind of reason."""

@@ -1,4 +1,4 @@
-"""What a peer proves its name with, and checks the names of its neighbors against."""
+"""The proof of a peer's name, and the authority that neighbors' names are checked against."""
 
 from __future__ import annotations
 

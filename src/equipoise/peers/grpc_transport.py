@@ -26,7 +26,7 @@ _CLOSING = 2.0  # seconds
 
 
 class _Running(NamedTuple):
-    """What a transport has from its start on."""
+    """The parts of a transport that exist from its start on."""
 
     background: BackgroundLoop
     server: GrpcServer

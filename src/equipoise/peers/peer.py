@@ -262,7 +262,7 @@ class Peer:
         newest = announced[tolerated] if tolerated < len(announced) else -1
         return None if newest < 0 else newest
 
-    # What happened
+    # Counts and alarms
 
     def record(self, out: Aggregated) -> None:
         """Count which messages of the last exchange the rule accepted; see `report`."""
@@ -281,7 +281,7 @@ class Peer:
         self._alarms.note_rejections(accepted, rejected)
 
     def report(self) -> Report:
-        """What this peer has seen so far."""
+        """The counts of this peer so far."""
         neighbors, strangers = self._mailbox.reports()
         return Report(neighbors, self._exchanges, self._alone, strangers)
 

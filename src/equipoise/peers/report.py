@@ -1,4 +1,4 @@
-"""What a peer has seen of its neighbors."""
+"""Counts of the messages of a peer's neighbors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NeighborReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What a peer has seen so far; print it for a table.
+    """The counts of a peer so far; print it for a table.
 
     Args:
         neighbors: counts by name.

@@ -45,7 +45,7 @@ class Incoming(Protocol):
 
 
 class Endpoint(Protocol):
-    """What a transport knows of its peer: the place that messages come to. Thread-safe."""
+    """The side of a peer that a transport knows: the place that messages come to. Thread-safe."""
 
     def open(self, sender: str | None) -> Incoming:
         """Begin to receive a message; raise `RefusedError` if it is not welcome.

@@ -1,4 +1,4 @@
-"""What became of a cell."""
+"""The outcome of a cell."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class CellFolder:
         return import_optional("filelock", "sweeps").FileLock(self.path / "lock")
 
     def outcome(self) -> Outcome:
-        """What the files tell. A history is written last, so the others are complete then."""
+        """The outcome in the files. A history is written last, so the others are complete then."""
         history = self.path / "history.json"
         failure = self.path / "failure.txt"
         if history.exists():

@@ -16,7 +16,7 @@ from equipoise.topology.gossip_weights import GossipKind, gossip_weights
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """What can be read off a graph; `Topology` inherits it, and makes and changes graphs."""
+    """The readable side of a graph; `Topology` inherits it, and makes and changes graphs."""
 
     senders: Tensor
 

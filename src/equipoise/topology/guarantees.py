@@ -26,7 +26,7 @@ class Verdict:
 
 @runtime_checkable
 class Guarantee(Protocol):
-    """What a rule declares as its attribute ``guarantee``: when its theory covers a graph.
+    """The attribute ``guarantee`` of a rule: when its theory covers a graph.
 
     ``str`` of it is the condition in words.
     """

@@ -25,7 +25,7 @@ VERTEX_CONNECTIVITY_UP_TO = 50
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphMeasures:
-    """What can be computed of a graph and its malicious clients, each when it is read first.
+    """Measures of a graph and its malicious clients, each computed when it is read first.
 
     Tensors have one entry per client and are on the CPU; where they concern benign clients only,
     the other entries are 0 or False.

@@ -118,7 +118,7 @@ class Topology(Graph, NamedGraphs, RandomGraphs):
         rules: Iterable[object] | None = None,
         time_limit: float = 10.0,
     ) -> Diagnosis:
-        """What malicious clients can reach, and which rules' theory covers the graph.
+        """Report the reach of malicious clients, and the rules whose theory covers the graph.
 
         Args:
             malicious: the malicious clients. Without it their places are unknown: any ``tolerated``
