@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from tests.reference_shares import mean_weights
 from tests.references import (
     Answer,
     Message,
     Vector,
     mean_of,
-    mean_weights,
     norm,
     present,
     weighted_sum,

@@ -1,4 +1,4 @@
-"""What a mailbox takes of the messages that arrive, without a network."""
+"""The messages that a mailbox takes and refuses, without a network."""
 
 from __future__ import annotations
 
@@ -6,49 +6,12 @@ import time
 
 import pytest
 import torch
-from torch import Tensor
 
-import equipoise as eq
 from equipoise.messages.wire import pack
 from equipoise.peers import RefusedError
 from equipoise.peers._arriving import Position
-from equipoise.peers._mailbox import MOST_STREAMS, Mailbox
-
-OWN = torch.zeros(3)
-
-
-def mailbox(*, stash: int = 1, max_staleness: int = 0) -> Mailbox:
-    return Mailbox(["b", "c"], stash=stash, max_staleness=max_staleness)
-
-
-def message(
-    t: int, value: float = 1.0, *, sender: str = "b", exchange: int = 0, d: int = 3
-) -> bytes:
-    return pack(torch.full((d,), value), round=t, sender=sender, exchange=exchange)
-
-
-def push(box: Mailbox, payload: bytes, sender: str | None = "b") -> None:
-    incoming = box.open(sender)
-    try:
-        incoming.write(payload)
-        incoming.complete()
-    finally:
-        incoming.close()
-
-
-def refused(box: Mailbox, payload: bytes, sender: str | None = "b") -> RefusedError:
-    with pytest.raises(RefusedError) as caught:
-        push(box, payload, sender)
-    return caught.value
-
-
-def finish(box: Mailbox, timeout: float = 0.0) -> eq.Inbox:
-    return box.finish((1, 2), time.monotonic() + timeout)
-
-
-def row(inbox: eq.Inbox, slot: int = 0) -> Tensor:
-    assert bool(inbox.mask[0, slot])
-    return inbox.bank[inbox.slots[0, slot]]
+from equipoise.peers._mailbox import MOST_STREAMS
+from tests.peers.mailboxes import OWN, finish, mailbox, message, push, refused, row
 
 
 def test_message_fills_slot_of_sender() -> None:
@@ -136,90 +99,6 @@ def test_full_stash_of_one_spares_others() -> None:
     assert finish(box).mask.tolist() == [[False, True]]
 
 
-def test_waiting_message_of_skipped_round_is_late() -> None:
-    box = mailbox()
-    box.begin(OWN, Position(0))
-    push(box, message(1))
-    box.begin(OWN, Position(5))
-    assert finish(box).absences[1] == "late: round 1 arrived in round 5"
-
-
-def test_late_message_is_refused() -> None:
-    box = mailbox()
-    box.begin(OWN, Position(3))
-    refusal = refused(box, message(2))
-    assert (refusal.busy, refusal.reason) == (False, "late: round 2 arrived in round 3")
-    assert finish(box).absences[1] == refusal.reason
-
-
-def test_message_after_the_deadline_is_late() -> None:
-    box = mailbox()
-    box.begin(OWN, Position(3))
-    finish(box)
-    assert refused(box, message(3)).reason == "late: round 3 arrived in round 3"
-
-
-def test_stale_message_stands_in() -> None:
-    box = mailbox(max_staleness=2)
-    box.begin(OWN, Position(3))
-    finish(box)
-    push(box, message(3, 8.0))
-    box.begin(OWN, Position(5))
-    assert row(finish(box)).tolist() == [8.0] * 3
-    assert box.neighbors["b"].report.stale == 1
-
-
-def test_stale_message_is_used_once() -> None:
-    box = mailbox(max_staleness=2)
-    box.begin(OWN, Position(3))
-    finish(box)
-    push(box, message(3))
-    box.begin(OWN, Position(4))
-    finish(box)
-    assert refused(box, message(3)).reason == "duplicate: the first message counts"
-    box.begin(OWN, Position(5))
-    assert not finish(box).mask.any()
-
-
-def test_newest_stale_message_remains() -> None:
-    box = mailbox(max_staleness=3)
-    box.begin(OWN, Position(3))
-    finish(box)
-    push(box, message(3, 3.0))
-    push(box, message(2, 2.0))
-    box.begin(OWN, Position(4))
-    assert row(finish(box)).tolist() == [3.0] * 3
-
-
-def test_stale_message_becomes_too_old() -> None:
-    box = mailbox(max_staleness=1)
-    box.begin(OWN, Position(3))
-    finish(box)
-    push(box, message(3))
-    box.begin(OWN, Position(5))
-    assert not finish(box).mask.any()
-
-
-def test_fresh_message_beats_stale_one() -> None:
-    box = mailbox(max_staleness=1)
-    box.begin(OWN, Position(3))
-    finish(box)
-    push(box, message(3, 3.0))
-    box.begin(OWN, Position(4))
-    push(box, message(4, 4.0))
-    assert row(finish(box)).tolist() == [4.0] * 3
-
-
-def test_stale_message_of_other_exchange_is_not_used() -> None:
-    box = mailbox(max_staleness=1)
-    for position in (Position(3, 0), Position(3, 1)):
-        box.begin(OWN, position)
-        finish(box)
-    push(box, message(3, exchange=1))
-    box.begin(OWN, Position(4, 0))
-    assert not finish(box).mask.any()
-
-
 def test_first_message_counts() -> None:
     box = mailbox()
     box.begin(OWN, Position(0))
@@ -281,19 +160,6 @@ def test_unfinished_message_leaves_the_bank() -> None:
     with pytest.raises(RefusedError, match="late: round 0 arrived in round 0"):
         incoming.write(b"1234")
     assert inbox.bank.tolist() == [[0.0] * 3] * 2
-
-
-def test_unfinished_message_may_become_a_stale_one() -> None:
-    box = mailbox(max_staleness=1)
-    box.begin(OWN, Position(0))
-    incoming = box.open("b")
-    incoming.write(message(0, 5.0)[:-4])
-    inbox = finish(box)
-    incoming.write(message(0, 5.0)[-4:])
-    incoming.complete()
-    assert inbox.bank.tolist() == [[0.0] * 3] * 2
-    box.begin(OWN, Position(1))
-    assert row(finish(box)).tolist() == [5.0] * 3
 
 
 def test_interrupted_exchange_leaves_its_bank() -> None:
@@ -379,16 +245,6 @@ def test_waiting_message_of_former_size_is_absent(max_staleness: int) -> None:
     finish(box)
     box.begin(torch.zeros(5), Position(1))
     assert finish(box).absences[1] == "wrong size: 3 values, expected 5"
-
-
-def test_late_message_of_former_size_is_absent() -> None:
-    box = mailbox(max_staleness=1)
-    box.begin(OWN, Position(0))
-    finish(box)
-    push(box, message(0))
-    box.begin(torch.zeros(5), Position(1))
-    assert finish(box).absences[1] == "wrong size: 3 values, expected 5"
-    assert box.neighbors["b"].report.stale == 0
 
 
 def test_message_that_outlasts_its_size_is_refused() -> None:
