@@ -30,6 +30,11 @@ MISTAKES: dict[str, Mistake] = {
         "(1, 2) on cpu, "
         "found parameter 'weight', float32 (1, 3) on cpu",
     ),
+    "a class for a loss": (
+        lambda: eq.LocalSGD(LAYER, torch.nn.MSELoss, [PAIR], lr=0.1),
+        "loss must be a function, found the class MSELoss; pass an instance, with reduction=None "
+        "if it does not take that argument",
+    ),
     "a single module": (
         lambda: eq.stack_models(LAYER),  # type: ignore[arg-type]
         "modules must be several modules, found Linear; flatten takes one",

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.functional import mse_loss
 
 import equipoise as eq
 from tests.error_messages.mistakes import (
+    LAYER,
     OWN,
+    PAIR,
     RECEIVED,
     Mistake,
     check_error,
+    construct,
     simulate,
 )
 
@@ -40,6 +45,16 @@ MISTAKES: dict[str, Mistake] = {
     "a metric of all clients": (
         lambda: simulate(metrics={"size": lambda models: float(models.norm())}),
         "metrics['size'] must return a tensor (4,) of one value per client, found float",
+    ),
+    "a trainer of other clients": (
+        lambda: construct(trainer=eq.LocalSGD(LAYER, mse_loss, [PAIR] * 3, lr=0.1)),
+        "models must be float32 (3, 3) like flatten(model), found float32 (4, 3)",
+    ),
+    "a trainer of another architecture": (
+        lambda: construct(
+            trainer=eq.LocalSGD(LAYER, mse_loss, [PAIR] * 4, lr=0.1), models=torch.ones(4, 2)
+        ),
+        "models must be float32 (4, 3) like flatten(model), found float32 (4, 2)",
     ),
     "no loss for UBAR": (
         lambda: eq.UBAR(tolerated=0)(OWN, RECEIVED),

@@ -64,10 +64,6 @@ def test_too_many_saved_rounds(path: Path) -> None:
             r"topology Topology\(n=6.* instead of .*Topology\(n=6",
         ),
         ({"topology": lambda t: GRAPH}, r"topology Topology\(n=6.* instead of <function <lambda>>"),
-        (
-            {"models": torch.ones(N, 15, dtype=torch.float64)},
-            r"models float32 \(6, 15\) instead of float64 \(6, 15\)$",
-        ),
         ({"trainer": sgd(0.0)}, "trainer .*momentum=0.9.* instead of .*momentum=0.0"),
         ({"trainer": sgd(lr=0.2)}, "trainer .*lr=0.1.* instead of .*lr=0.2"),
         ({"trainer": sgd(lr=lambda t: 0.1)}, "trainer .*lr=0.1.* instead of .*lr=<lambda>"),
@@ -104,21 +100,30 @@ def test_other_momentum(path: Path) -> None:
         trained().run(checkpoint=path)
 
 
-def test_other_sizes(path: Path) -> None:
-    def sized(n: int, d: int) -> eq.Simulator:
-        options = {
-            "trainer": lambda models, t: models,
-            "topology": eq.Topology.complete(n),
-            "models": torch.ones(n, d),
-        }
-        return simulator(**options | {"malicious": [0]})
+def untrained(models: Tensor) -> eq.Simulator:
+    options = {
+        "trainer": lambda models, t: models,
+        "topology": eq.Topology.complete(len(models)),
+        "models": models,
+    }
+    return simulator(**options | {"malicious": [0]})
 
-    sized(6, 5).run(2, checkpoint=path)
+
+def test_other_sizes(path: Path) -> None:
+    untrained(torch.ones(6, 5)).run(2, checkpoint=path)
     for n, d in ((7, 5), (6, 4), (5, 6)):
         with pytest.raises(
             ValueError, match=rf"found models float32 \(6, 5\) instead of float32 \({n}, {d}\)"
         ):
-            sized(n, d).run(checkpoint=path)
+            untrained(torch.ones(n, d)).run(checkpoint=path)
+
+
+def test_other_dtype(path: Path) -> None:
+    untrained(torch.ones(6, 5)).run(2, checkpoint=path)
+    with pytest.raises(
+        ValueError, match=r"found models float32 \(6, 5\) instead of float64 \(6, 5\)$"
+    ):
+        untrained(torch.ones(6, 5, dtype=torch.float64)).run(checkpoint=path)
 
 
 def test_other_data(small: Path) -> None:

@@ -198,6 +198,8 @@ class Simulator(Settings):
             as_shares(alpha, models)
         if tolerated is not None:
             as_counts("tolerated", tolerated, n, models.device)
+        if hasattr(trainer, "check_models"):
+            trainer.check_models(models)
         # A copy: the caller may go on to use the mask for something else.
         mask = as_mask(malicious, n).to(models.device, copy=True)
         part: Part = Everyone()

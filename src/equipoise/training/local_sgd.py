@@ -146,6 +146,9 @@ class LocalSGD:
         if reduction not in ("mean", "sum", None):
             raise ValueError(f"reduction must be 'mean', 'sum' or None, found {reduction!r}")
         check_choice("backend", backend, ("auto", *get_args(Backend)))
+        if isinstance(loss, type):
+            hint = "pass an instance, with reduction=None if it does not take that argument"
+            raise ValueError(f"loss must be a function, found the class {loss.__name__}; {hint}")
         self.lr = lr
         self.batch_size = batch_size
         self.steps = steps
@@ -217,6 +220,11 @@ class LocalSGD:
         return call("LocalSGD", **{name: getattr(self, name) for name in names})
 
     @property
+    def _n(self) -> int:
+        """Number of clients that this trainer trains, which is known before they are loaded."""
+        return self._clean.n if self._source is None or self._part else len(self._source)
+
+    @property
     def _clean(self) -> Examples:
         """The examples of the clients that this trainer trains, before poisoning."""
         if self._loaded is None:
@@ -258,8 +266,7 @@ class LocalSGD:
         """
         if self._part is not None:
             raise ValueError("trainer must be of all clients to choose some, found one of a part")
-        n = self._clean.n if self._source is None else len(self._source)
-        ids = as_mask(clients, n, name="clients").nonzero().flatten().cpu()
+        ids = as_mask(clients, self._n, name="clients").nonzero().flatten().cpu()
         if not len(ids):
             raise ValueError("clients must hold at least one client, found none")
         trainer = self.restarted()
@@ -279,10 +286,14 @@ class LocalSGD:
 
     # Training
 
+    def check_models(self, models: Tensor) -> None:
+        """Raise a ValueError unless these are models of its clients, (n, d) like flatten(model)."""
+        self._trained.check(models, self._n)
+
     @torch.inference_mode(False)
     def __call__(self, models: Tensor, t: int) -> Tensor:
         """Every client's model after the local training of round t, as a new tensor (n, d)."""
-        self._trained.check(models, self._clean.n)
+        self.check_models(models)
         out = torch.empty(models.shape, dtype=models.dtype, device=models.device)
         self.train_into(out, models, t)
         return out
@@ -296,8 +307,8 @@ class LocalSGD:
         Only the ``clients`` of these ids are trained, if given. The others keep their model and
         their velocity. A trainer `of_clients` ignores the ids of clients that are not its own.
         """
-        self._trained.check(models, self._clean.n)
-        self._trained.check(out, self._clean.n, name="out")
+        self.check_models(models)
+        self._trained.check(out, self._n, name="out")
         check_count("t", t, 0)
         examples = self._examples(t)
         batches = self._batches_of(examples, clients)

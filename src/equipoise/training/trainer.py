@@ -16,6 +16,8 @@ class Trainer(Protocol):
       examples;
     - ``loss_of(t)`` returns the losses that UBAR needs;
     - ``samples`` is the number of examples of every client;
+    - ``check_models(models)`` raises a ValueError unless it can train these models, so that a
+      misfit is found before the first round;
     - ``restarted()`` returns the trainer as it was before its first round;
     - ``train_into(out, models, t, clients=...)`` writes the models after training to ``out``, so
       that rounds need no new memory. If ``clients`` are given, only these are trained, because no
