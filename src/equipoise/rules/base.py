@@ -184,10 +184,8 @@ def check_given(rule: Any, inputs: Mapping[str, Any]) -> None:
     Inputs with a hyper-parameter of the same name are optional; see `as_tolerated`.
     """
     # An input that is None counts as not given, as in `check_inputs`.
-    required = [
-        name for name in rule.needs or () if name not in OPTIONAL_INPUTS and not hasattr(rule, name)
-    ]
-    missing = [name for name in required if inputs.get(name) is None]
+    absent = [name for name in rule.needs or () if inputs.get(name) is None]
+    missing = [name for name in absent if name not in OPTIONAL_INPUTS and not hasattr(rule, name)]
     if missing:
         raise _missing(rule, missing)
 
@@ -243,9 +241,9 @@ def _check_match(own: Tensor, models: Tensor, inbox: Inbox) -> None:
             f"own must have one model per receiver, expected {inbox.n}, found {len(models)}{hint}"
         )
     for name in ("dtype", "device"):
-        mine = getattr(own, name)
-        theirs = getattr(inbox.bank, name)
-        if mine != theirs:
+        if getattr(own, name) != getattr(inbox.bank, name):
+            mine = getattr(own, name)
+            theirs = getattr(inbox.bank, name)
             raise ValueError(
                 f"own and received must have the same {name}, found {mine} and {theirs}; "
                 "convert one of them with .to"
@@ -264,7 +262,7 @@ def check_target(out: object, own: Tensor, inputs: Iterable[Tensor]) -> None:
     if not _is_like(out, own):
         expected = f"a tensor like own, {describe(own)} on {own.device}"
         raise ValueError(f"out must be {expected}, found {describe(out)}")
-    if _overlaps_itself(out):
+    if not out.is_contiguous() and _overlaps_itself(out):
         found = f"strides {out.stride()} of shape {tuple(out.shape)}"
         raise ValueError(
             f"out must have memory for every element, found an expanded tensor: {found}"

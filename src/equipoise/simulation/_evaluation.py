@@ -23,14 +23,12 @@ def is_evaluated(t: int, evaluate_every: int | Container[int] | None, total: int
     >>> [t for t in range(250) if is_evaluated(t, None, 250)][:3]
     [0, 2, 5]
     """
-    if total is not None and t + 1 == total:
+    if t + 1 == total or (t == 0 and evaluate_every is None):
+        # A run that is stopped early has metrics of one round at least.
         return True
     if evaluate_every is None:
-        # A run that is stopped early has metrics of one round at least.
-        if t == 0:
-            return True
         # Rounded up: at most that many evenly spaced rounds, besides the first and the last one.
-        evaluate_every = 1 if total is None else -(-total // EVALUATIONS)
+        evaluate_every = -(-(total or 1) // EVALUATIONS)
     if isinstance(evaluate_every, int):
         # Rounds count from 0: 10 evaluates after the rounds 9, 19, ...
         return (t + 1) % evaluate_every == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,55 +21,43 @@ from equipoise.simulation.state import State
 from equipoise.types import Aggregated, RoundInputs
 
 
+@dataclass(eq=False)
 class Exchanges:
     """All exchanges of one round: messages are forged, delivered and counted."""
 
-    inbox: Inbox  # of the last exchange
+    settings: Settings
+    before: State
+    workspace: Workspace
+    routes: Routes
+    rule: RuleLike
+    inputs: RoundInputs
+    trained: Tensor
+    bank: Tensor  # memory for the messages
+    watch: Stopwatch
+    inbox: Inbox = field(init=False)  # of the last exchange
+    _count: int = field(default=0, init=False)
+    _width: int = field(default=0, init=False)  # parameters that went along each edge
+    _lies: Lies | None = field(default=None, init=False)
+    _fetched: Tensor | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        settings: Settings,
-        before: State,
-        routes: Routes,
-        rule: RuleLike,
-        inputs: RoundInputs,
-        watch: Stopwatch,
-        bank: Tensor,
-        workspace: Workspace,
-    ) -> None:
-        self._settings = settings
-        self._before = before
-        self._routes = routes
-        self._rule = rule
-        self._inputs = inputs
-        self._watch = watch
-        self._bank = bank
-        self._workspace = workspace
-        self._part = settings.part
-        self._count = 0
-        self._width = 0  # parameters that went along each edge, over all exchanges
-        self._lies: Lies | None = None
-        self._fetched: Tensor | None = None
-
-    def run(self, trained: Tensor) -> tuple[Tensor, Aggregated]:
+    def run(self) -> tuple[Tensor, Aggregated]:
         """Run all exchanges: returns the models to mix with, and the aggregates."""
-        self._trained = trained
-        ids = self._part.ids(self._settings.n)
-        rule = self._part.rule_of(self._rule)
+        ids = self.settings.part.ids(self.settings.n)
+        rule = self.settings.part.rule_of(self.rule)
         # Receivers are numbered from 0 in each process; warnings must name the clients.
-        with self._watch.phase("aggregate"), serving(ids):
-            return run_exchanges(rule, trained, self._exchange, **self._inputs)
+        with self.watch.phase("aggregate"), serving(ids):
+            return run_exchanges(rule, self.trained, self._exchange, **self.inputs)
 
     def _exchange(self, sent: Tensor) -> Inbox:
         """Send messages along the graph; malicious clients may replace theirs."""
-        with self._watch.phase("deliver"):
-            heard, bank = self._routes.hear(sent, self._bank, self._workspace.memory)
-        with self._watch.phase("forge"):
+        with self.watch.phase("deliver"):
+            heard, bank = self.routes.hear(sent, self.bank, self.workspace.memory)
+        with self.watch.phase("forge"):
             # Timed as a phase of its own: the time of an attack is not a cost of the rule.
             lies = self._forge_as_sent(sent)
-        with self._watch.phase("deliver"):
-            self.inbox = self._routes.deliver(heard, lies, bank, self._workspace.memory)
-            self._workspace.note_bank(self.inbox.bank, len(sent))
+        with self.watch.phase("deliver"):
+            self.inbox = self.routes.deliver(heard, lies, bank, self.workspace.memory)
+            self.workspace.note_bank(self.inbox.bank, len(sent))
         self._count_traffic(sent)
         return self.inbox
 
@@ -78,9 +66,9 @@ class Exchanges:
         if self._fetched is None:
             self._width += self.inbox.bank.shape[1]
         self._count += 1
-        fetches = getattr(self._rule, "fetches", None)
+        fetches = getattr(self.rule, "fetches", None)
         if fetches is not None and self._count == 1:
-            self._fetched = fetches(sent, self.inbox, **self._inputs)
+            self._fetched = fetches(sent, self.inbox, **self.inputs)
 
     def _forge_as_sent(self, sent: Tensor) -> Lies | None:
         """Lies like the messages that benign clients send.
@@ -89,18 +77,18 @@ class Exchanges:
         given models send. Then lies are models, forged once a round, and sent as that: lies that
         do not agree over the exchanges would be weaker attacks.
         """
-        as_sent = getattr(self._rule, "as_sent", None)
+        as_sent = getattr(self.rule, "as_sent", None)
         if as_sent is None:
             return self._forge(sent)
         if self._count == 0:
-            self._lies = self._forge(self._trained)
+            self._lies = self._forge(self.trained)
         if self._lies is None:
             return None
         return replace(self._lies, rows=as_sent(self._count, self._lies.rows))
 
     def _forge(self, sent: Tensor) -> Lies | None:
-        attack = self._settings.attack
-        if not isinstance(attack, MessageAttack) or not self._settings.has_malicious:
+        attack = self.settings.attack
+        if not isinstance(attack, MessageAttack) or not self.settings.has_malicious:
             return None
         known = self._knowledge(sent, attack)
         # Everything large that an attack is shown is shared, not copied, with benign clients.
@@ -108,70 +96,67 @@ class Exchanges:
             "models": known.models,
             "previous": known.previous,
             "origin": known.origin,
-            "topology.senders": self._routes.topology.senders,
-            "topology.mask": self._routes.topology.mask,
-            "inputs['update']": self._inputs.get("update"),
+            "topology.senders": self.routes.topology.senders,
+            "topology.mask": self.routes.topology.mask,
+            "inputs['update']": self.inputs.get("update"),
         }
         if not self._shows_models(attack):
             shown = {}
         # The attack may ask the rule about all clients.
-        with unmodified_by("attack", self._before.t, **shown), serving(None):
+        with unmodified_by("attack", self.before.t, **shown), serving(None):
             lies = attack.forge(known)
         return None if lies is None else as_lies(lies, known.models)  # checks dtype and shape
 
     def _shows_models(self, attack: MessageAttack) -> bool:
         """Whether the models of all clients are gathered, or here, for the attack."""
-        return self._part.is_alone or uses_models(attack)
+        return self.settings.part.is_alone or uses_models(attack)
 
     def _knowledge(self, sent: Tensor, attack: MessageAttack) -> Knowledge:
         """The knowledge of the attack: everything, the worst case for a defense."""
-        t = self._before.t
-        sends_updates = getattr(self._rule, "sends_updates", None)
+        t = self.before.t
+        sends_updates = getattr(self.rule, "sends_updates", None)
         updates = sends_updates is not None and sends_updates(self._count, t)
         if self._shows_models(attack):
-            sent = self._part.all_rows(sent)
-            models = self._part.all_rows(self._before.models)
+            sent = self.settings.part.all_rows(sent)
+            models = self.settings.part.all_rows(self.before.models)
             previous = torch.zeros_like(sent) if updates else models
         else:
             # One row in memory.
-            sent = models = previous = torch.zeros_like(sent[:1]).expand(self._settings.n, -1)
+            sent = models = previous = torch.zeros_like(sent[:1]).expand(self.settings.n, -1)
         return Knowledge(
             models=sent,
-            topology=self._routes.topology,
-            malicious=self._settings.malicious,
+            topology=self.routes.topology,
+            malicious=self.settings.malicious,
             previous=previous,
-            rule=self._rule,
+            rule=self.rule,
             inputs=self._inputs_of_all(attack),
-            generator=stream(self._settings.seed, "attack", t, self._count),
+            generator=stream(self.settings.seed, "attack", t, self._count),
             origin=models if updates else None,
-            memory=self._workspace.memory,
+            memory=self.workspace.memory,
         )
 
     def _inputs_of_all(self, attack: MessageAttack) -> RoundInputs:
         """The round inputs of all clients."""
-        inputs = self._inputs.copy()
+        inputs = self.inputs.copy()
         # A copy of the generator: an attack that asks the victims' rule must not change what the
         # victims draw later.
         if "generator" in inputs:
             inputs["generator"] = inputs["generator"].clone_state()
         inputs.pop("out", None)  # the victims' memory
-        inputs["tolerated"] = self._settings.tolerated_by(
-            self._rule, self._routes.malicious_neighbors
-        )
-        if "gossip" in inputs and self._routes.gossip is not None:
+        inputs["tolerated"] = self.settings.tolerated_by(self.rule, self.routes.malicious_neighbors)
+        if "gossip" in inputs and self.routes.gossip is not None:
             # An attack asks the rule about the whole graph, idle clients included.
-            inputs["gossip"] = self._routes.gossip
-        if "update" in inputs and not self._shows_models(attack):
-            del inputs["update"]
-        elif "update" in inputs:
-            inputs["update"] = self._part.all_rows(inputs["update"])
+            inputs["gossip"] = self.routes.gossip
+        update = inputs.pop("update", None)
+        if update is not None and self._shows_models(attack):
+            inputs["update"] = self.settings.part.all_rows(update)
         if "loss_of" in inputs:
-            inputs["loss_of"] = self._part.all_losses(inputs["loss_of"])
+            inputs["loss_of"] = self.settings.part.all_losses(inputs["loss_of"])
         return inputs
 
     def values(self, out: Aggregated) -> dict[str, float]:
         """Traffic per client, and the shares of messages that were accepted."""
-        mean, most = self._routes.messages_sent
+        mean, most = self.routes.messages_sent
         bank = self.inbox.bank
         # Each exchange sends one row of a bank along every edge, or along those that are fetched.
         size = self._width * bank.element_size()
@@ -181,7 +166,7 @@ class Exchanges:
             fetched = self._fetched_from()
             values["bytes"] += size * float(fetched.double().mean())
             values["bytes_max"] += size * float(fetched.max())
-        has_weights, isolated, *counts = self._part.all_sums(self._accepted(out.weights))
+        has_weights, isolated, *counts = self.settings.part.all_sums(self._accepted(out.weights))
         if has_weights:
             kinds = ("benign", "malicious")
             for kind, accepted, received in zip(kinds, counts[::2], counts[1::2], strict=True):
@@ -193,8 +178,8 @@ class Exchanges:
         """(n,) how many others have fetched the message of each client."""
         assert self._fetched is not None
         senders = self.inbox.senders[self._fetched & self.inbox.from_others]
-        counts = torch.bincount(senders, minlength=self._settings.n)
-        return torch.tensor(self._part.all_sums(counts.tolist()), device="cpu")
+        counts = torch.bincount(senders, minlength=self.settings.n)
+        return torch.tensor(self.settings.part.all_sums(counts.tolist()), device="cpu")
 
     def _accepted(self, weights: Tensor | None) -> list[int]:
         """What `acceptance` and the number of isolated clients depend on, as whole numbers.
@@ -205,15 +190,10 @@ class Exchanges:
         """
         if weights is None:
             return [0] * 6
-        malicious = self._settings.malicious
-        victims = self._part.of(~malicious)[:, None]
         # PerClient marks clients whose rule has no weights with NaN.
-        received = self.inbox.from_others & ~weights.isnan() & victims
+        received = self.routes.counted & ~weights.isnan()
         accepted = received & (weights > 0)
-        is_lie = malicious[self.inbox.senders.where(self.inbox.mask, 0)]
-        isolated = received.any(1) & ~accepted.any(1)
-        groups = (accepted & ~is_lie, received & ~is_lie, accepted & is_lie, received & is_lie)
+        isolated = received.any(2).any(0) & ~accepted.any(2).any(0)
+        counts = torch.stack([accepted.sum((1, 2)), received.sum((1, 2))], 1)
         # One copy from the device for all counts.
-        return torch.stack(
-            [isolated.new_ones(()).long(), isolated.sum(), *(x.sum() for x in groups)]
-        ).tolist()
+        return [1, *torch.cat([isolated.sum()[None], counts.flatten()]).tolist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipoise._utils.validation import INPUTS
 from equipoise.rules import Aggregator, MultiExchange, PerClient
 
 
@@ -30,15 +31,15 @@ def expected_malicious(rule: Aggregator | MultiExchange, true: Tensor) -> int | 
     return torch.tensor([said or 0 for said in known], device=true.device).where(given, true)
 
 
-def wants(rule: Aggregator | MultiExchange, name: str) -> bool:
-    """Whether the rule reads this round input, or does not declare what it reads.
+def wanted_by(rule: Aggregator | MultiExchange) -> tuple[str, ...]:
+    """The round inputs that the rule reads, or all of them if it does not declare any.
 
-    >>> from equipoise.simulation._round_inputs import wants
-    >>> wants(eq.LEARN(), "update"), wants(eq.Median(), "update")
+    >>> from equipoise.simulation._round_inputs import wanted_by
+    >>> "update" in wanted_by(eq.LEARN()), "update" in wanted_by(eq.Median())
     (True, False)
-    >>> wants(lambda own, received, **inputs: own, "update")
+    >>> "update" in wanted_by(lambda own, received, **inputs: own)
     True
     """
     needs: tuple[str, ...] | None = getattr(rule, "needs", None)
     # A rule without `needs`, such as a function, may read any input.
-    return needs is None or name in needs
+    return INPUTS if needs is None else needs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -12,9 +11,8 @@ from equipoise._utils.recycled_memory import RecycledMemory
 from equipoise._utils.validation import describe
 from equipoise.kernels import are_finite
 from equipoise.messages import Inbox, Lies, lies_received
-from equipoise.simulation._sharding import Part
+from equipoise.simulation._settings import Settings
 from equipoise.topology import Topology
-from equipoise.topology.gossip_weights import GossipKind
 
 
 class Routes:
@@ -25,39 +23,36 @@ class Routes:
 
     Args:
         topology: the graph, on the device of the models.
-        malicious: (n,) bool.
-        idle: (n,) bool, clients that neither train nor aggregate; messages to them are not
-            delivered.
-        part: the clients of this process.
-        keep_nonfinite: see `Inbox`.
-        gossip: see `Simulator`.
+        settings: those of the run. Messages to idle clients, which neither train nor aggregate, are
+            not delivered.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        malicious: Tensor,
-        idle: Tensor,
-        part: Part,
-        *,
-        keep_nonfinite: bool,
-        gossip: GossipKind | Callable[[Topology], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, topology: Topology, settings: Settings) -> None:
         self.topology = topology
-        self._part = part
-        self.malicious = malicious
-        self._idle = idle
-        self._keep_nonfinite = keep_nonfinite
-        self._gossip = gossip
-        self._received = topology.without_receivers(idle) if idle.any() else topology
-        self._exchange = part.exchange(self._received, idle)
+        self._part = settings.part
+        self._malicious = settings.malicious
+        self._attackers = settings.attackers
+        self._idle = settings.idle
+        self._keep_nonfinite = settings.keep_nonfinite
+        self._gossip = settings.gossip
+        self._received = topology.without_receivers(self._idle) if self._idle.any() else topology
+        self._exchange = self._part.exchange(self._received, self._idle)
         self._addresses: tuple[Tensor, ...] = ()  # of the last lies
         self._routed: tuple[Inbox, Tensor] | None = None
 
     @cached_property
     def malicious_neighbors(self) -> Tensor:
         """(n,) number of malicious senders of each client."""
-        return self.topology.malicious_neighbors(self.malicious)
+        return self.topology.malicious_neighbors(self._attackers)
+
+    @cached_property
+    def counted(self) -> Tensor:
+        """(2, r, k) the messages of others to benign clients: from benign, and malicious ones."""
+        # A self-loop carries a client's own model.
+        is_other = self._mask & (self._senders != self._receivers[:, None])
+        received = is_other & ~self._malicious[self._receivers, None]
+        is_lie = self._malicious[self._senders]
+        return torch.stack([received & ~is_lie, received & is_lie])
 
     @cached_property
     def messages_sent(self) -> tuple[float, float]:
@@ -182,14 +177,14 @@ class Routes:
     @cached_property
     def _may_lie(self) -> Tensor:
         """(r, k) the messages of malicious clients; a self-loop carries a client's own model."""
-        is_malicious = self.malicious[self._senders] & (self._senders != self._receivers[:, None])
+        is_malicious = self._attackers[self._senders] & (self._senders != self._receivers[:, None])
         return self._mask & is_malicious
 
     def _check_idle_are_unheard(self, heard: Tensor, is_lie: Tensor) -> None:
         """Raise if a client would receive the model of one that was not trained."""
         stale = self._mask & self._idle[self._senders] & ~is_lie
         # Most attacks have nothing to learn from if all benign models have diverged.
-        if not stale.any() or not are_finite(heard[~self.malicious[self._clients]]).any():
+        if not stale.any() or not are_finite(heard[~self._attackers[self._clients]]).any():
             return
         receiver, slot = stale.nonzero()[0].tolist()
         sender = int(self._senders[receiver, slot])

@@ -24,22 +24,18 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
-        self._nested = [0.0]  # seconds in inner phases, for each phase that is running
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of a block as that of a phase."""
-        start = self._now()
-        self._nested.append(0.0)
+        start = self._uncounted()
         # No try: a round that fails discards its stopwatch.
         yield
-        elapsed = self._now() - start
-        own = elapsed - self._nested.pop()
-        self._nested[-1] += elapsed
-        self.seconds[name] = self.seconds.get(name, 0.0) + own
+        self.seconds[name] = self.seconds.get(name, 0.0) + (self._uncounted() - start)
 
-    def _now(self) -> float:
+    def _uncounted(self) -> float:
+        """The time, less what is counted so far: inner phases do not show between two calls."""
         # Python does not wait for a GPU: without this, work would count for a later phase.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return time.perf_counter() - sum(self.seconds.values())

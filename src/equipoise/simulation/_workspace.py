@@ -28,14 +28,7 @@ class Workspace:
         """The routes of this graph."""
         if self._routes is None or self._source is not topology:
             self._source = topology
-            self._routes = Routes(
-                topology.to(models.device),
-                settings.attackers,
-                settings.idle,
-                settings.part,
-                keep_nonfinite=settings.keep_nonfinite,
-                gossip=settings.gossip,
-            )
+            self._routes = Routes(topology.to(models.device), settings)
         return self._routes
 
     def new_bank(self, models: Tensor) -> Tensor:

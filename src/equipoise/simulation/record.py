@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import index
 from typing import Any, TypeVar
 
@@ -41,23 +42,15 @@ class Round:
 
     def __post_init__(self) -> None:
         check_count("t", self.t, 0)
-        plain = {
-            "t": int(self.t),
-            "clients": {
-                name: _tuple(name, x, float) for name, x in _items("clients", self.clients)
-            },
-            "values": {
-                name: _as_number(name, x, float) for name, x in _items("values", self.values)
-            },
-            "seconds": {
-                name: _as_number(name, x, float) for name, x in _items("seconds", self.seconds)
-            },
-            # index, unlike int, rejects fractions: a client 1.5 is an error.
-            "diverged": _tuple("diverged", self.diverged, index),
-        }
         # Plain numbers: a record must not change with the tensors that it was made from.
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        put = partial(object.__setattr__, self)
+        put("t", int(self.t))
+        put("clients", {key: _tuple(key, x, float) for key, x in _items("clients", self.clients)})
+        for name in ("values", "seconds"):
+            table = _items(name, getattr(self, name))
+            put(name, {key: _as_number(key, x, float) for key, x in table})
+        # index, unlike int, rejects fractions: a client 1.5 is an error.
+        put("diverged", _tuple("diverged", self.diverged, index))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Round):

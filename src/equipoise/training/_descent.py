@@ -61,7 +61,6 @@ class Descent:
         old = self._before[place]
         new = self._after[place]
         if _gradient_step.serves(left, right, *old, *new):
-            factors = {"lr": self._lr, "momentum": self._momentum}
-            _gradient_step.step_product(left, right, old, new, **factors)
+            _gradient_step.step_product(left, right, old, new, lr=self._lr, momentum=self._momentum)
         else:
             self.step(place, torch.bmm(left, right))

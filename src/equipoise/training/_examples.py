@@ -204,13 +204,14 @@ def draw_positions(
     """
     if size >= counts.max():
         return torch.arange(int(counts.max()), device="cpu").expand(len(counts), -1)
-    # float64 has 53 bits: positions are uniform even among billions of examples.
-    draws = (
-        torch.rand(n or len(counts), generator=generator, dtype=torch.float64, device="cpu")
+    wanted = slice(None) if rows is None else rows
+    # float64 has 53 bits: positions are uniform even among billions of examples. Row by row, so
+    # that no more memory is needed than for the clients that are asked for.
+    draws = [
+        torch.rand(n or len(counts), generator=generator, dtype=torch.float64, device="cpu")[wanted]
         for _ in range(size)
-    )
-    # Row by row, so that no more memory is needed than for the clients that are asked for.
-    random = torch.stack([draw if rows is None else draw[rows] for draw in draws])
+    ]
+    random = torch.stack(draws)
     # Step i picks among the positions up to `last`. If the pick is taken, it uses `last`, which no
     # earlier step could pick. With `size` examples or fewer, `last` is i: the picks are 0, 1, 2,
     # ...

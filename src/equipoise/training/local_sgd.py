@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from operator import is_
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,24 @@ BLOCK_CONVOLUTIONS = 2
 # Clients whose examples one model sees in one forward pass: more would leave no work for the
 # other threads.
 SHARED_PASS = 4
+
+
+class Plan(NamedTuple):
+    """The batches of a round, and the rows of models that stay as they are.
+
+    They depend on a choice of examples, clients and backend, and on the numbers of examples of all
+    clients.
+    """
+
+    choice: tuple[object, ...]
+    counts: Tensor
+    batches: Batches | PartialBlocks
+    untrained: Tensor | slice
+
+    def suits(self, choice: tuple[object, ...], counts: Tensor) -> bool:
+        """Whether this is the plan for such a choice."""
+        # By identity: examples and tensors cannot be compared by one truth value.
+        return all(map(is_, self.choice, choice)) and self.counts.equal(counts)
 
 
 class LocalSGD:
@@ -180,8 +198,7 @@ class LocalSGD:
         self._poisoning: Poisoning | None = None
         self._velocity: Tensor | None = None
         self._part: PartOfClients | None = None
-        # Those of the last round.
-        self._batches: tuple[tuple[object, ...], Tensor, Batches | PartialBlocks] | None = None
+        self._plan: Plan | None = None  # of the last round
 
     def _choose_backend(self, backend: Literal["auto"] | Backend) -> Backend:
         if backend == "auto":
@@ -279,7 +296,7 @@ class LocalSGD:
         if gather is None:
             gather = partial(self._clean.counts.index_copy, 0, ids)
         trainer._part = PartOfClients(ids, gather(trainer._loaded.counts), gather)
-        trainer._batches = None
+        trainer._plan = None
         if self._poisoning is not None:
             trainer._poisoning = self._poisoning.of_rows(trainer._loaded, trainer._part.rows)
         return trainer
@@ -311,7 +328,7 @@ class LocalSGD:
         self._trained.check(out, self._n, name="out")
         check_count("t", t, 0)
         examples = self._examples(t)
-        batches = self._batches_of(examples, clients)
+        plan = self._plan_of(examples, clients)
         # The first step reads the given models and writes to `out`; later steps update it.
         before = [models.detach()]
         after = [out]
@@ -322,47 +339,35 @@ class LocalSGD:
             before.append(velocity)
             # A round may fail, so the velocities before it are not updated in place.
             after.append(self._memory.take(velocity, *velocity.shape))
-        if clients is not None:
-            ids = (~as_mask(self._rows_of(clients), len(out))).nonzero().flatten()
-            untrained = as_slice(ids, out)
-            for old, new in zip(before, after, strict=True):
-                new[untrained] = old[untrained]
+        for old, new in zip(before, after, strict=True):
+            new[plan.untrained] = old[plan.untrained]
         step = self._step(t, before, after)
         for i in range(self.steps):
             seeds = self._seeds("model", t, i) if self._random else None
             positions = self._positions(examples, t, i)
-            if isinstance(batches, PartialBlocks):
-                batches.run(step, positions)
+            if isinstance(plan.batches, PartialBlocks):
+                plan.batches.run(step, positions)
             else:
-                step.run(batches, positions, self.backend, seeds)
+                step.run(plan.batches, positions, self.backend, seeds)
             step = replace(step, before=after)
         # Only after the last step: an interrupted round leaves the trainer as it was.
         self._velocity = after[1] if self.momentum else None
 
     def _step(self, t: int, before: list[Tensor], after: list[Tensor]) -> SGDStep:
-        return SGDStep(
-            self._trained,
-            self._chain,
-            self._memory,
-            self.loss,
-            self._rate(t),
-            self.momentum,
-            before,
-            after,
-        )
+        model = (self._trained, self._chain)
+        return SGDStep(*model, self._memory, self.loss, self._rate(t), self.momentum, before, after)
 
-    def _batches_of(self, examples: Examples, clients: Tensor | None) -> Batches | PartialBlocks:
-        """The batches of these clients, or of all; those of the last round if they are the same."""
+    def _plan_of(self, examples: Examples, clients: Tensor | None) -> Plan:
+        """The plan for these clients, or for all; that of the last round if it is the same."""
         choice = (examples, clients, self.backend)
         counts = self._counts_of_all(examples)
-        # By identity: examples and tensors cannot be compared by one truth value.
-        if (
-            self._batches is None
-            or not all(map(is_, self._batches[0], choice))
-            or not counts.equal(self._batches[1])
-        ):
-            self._batches = (choice, counts, self._make_batches(examples, counts, clients))
-        return self._batches[2]
+        if self._plan is None or not self._plan.suits(choice, counts):
+            batches = self._make_batches(examples, counts, clients)
+            untrained = torch.ones(examples.n, dtype=torch.bool, device="cpu")
+            untrained[slice(None) if clients is None else self._rows_of(clients)] = False
+            rows = as_slice(untrained.nonzero().flatten(), examples.x)
+            self._plan = Plan(choice, counts, batches, rows)
+        return self._plan
 
     def _counts_of_all(self, examples: Examples) -> Tensor:
         """(n,) the numbers of examples of all clients in this round, in all processes."""

@@ -46,6 +46,7 @@ class Stacked:
         self.buffers = buffers
         self.trained = [i for i, p in enumerate(model.parameters()) if p.requires_grad]
         self._shapes = [p.shape for p in model.parameters()]
+        self._sizes = [p.numel() for p in model.parameters()]
         # A shared parameter has several names, but one place in a flat model.
         places = {p: i for i, p in enumerate(model.parameters())}
         named = model.named_parameters(remove_duplicate=False)
@@ -59,13 +60,9 @@ class Stacked:
 
     def check(self, models: Tensor, n: int | None = None, *, name: str = "models") -> None:
         """Raise unless ``models`` are rows of this architecture, and n of them if n is given."""
-        rows = "n" if n is None else n
-        if (
-            not isinstance(models, Tensor)
-            or models.dim() != 2
-            or models.shape != (len(models) if n is None else n, self.d)
-            or models.dtype != self.dtype
-        ):
+        is_matrix = isinstance(models, Tensor) and models.dtype == self.dtype and models.dim() == 2
+        if not is_matrix or models.shape[1] != self.d or n not in (None, len(models)):
+            rows = "n" if n is None else n
             dtype = str(self.dtype).removeprefix("torch.")
             expected = f"{dtype} ({rows}, {self.d}) like flatten(model)"
             raise ValueError(f"{name} must be {expected}, found {describe(models)}")
@@ -75,9 +72,8 @@ class Stacked:
 
     def parts(self, models: Tensor) -> list[Tensor]:
         """The parameters in flat models ``(..., d)``, as views ``(..., *shape)``, in order."""
-        sizes = [shape.numel() for shape in self._shapes]
         # The buffers, if any, follow the parameters.
-        pieces = models[..., : sum(sizes)].split(sizes, -1)
+        pieces = models[..., : sum(self._sizes)].split(self._sizes, -1)
         pairs = zip(pieces, self._shapes, strict=True)
         return [piece.view(piece.shape[:-1] + shape) for piece, shape in pairs]
 
