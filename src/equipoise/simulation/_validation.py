@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,8 +23,9 @@ from equipoise.attacks import (
     poisoners,
     uses_malicious_models,
 )
-from equipoise.rules import Aggregator, MultiExchange, PerClient
-from equipoise.simulation._sharding import Shard
+from equipoise.rules import Aggregator, MultiExchange, PerClient, as_shares, default_alpha
+from equipoise.simulation._evaluation import MetricFunction
+from equipoise.simulation._sharding import Part, Shard
 from equipoise.simulation.each_round import EachRound
 from equipoise.topology import Topology
 from equipoise.topology.gossip_weights import KINDS
@@ -40,18 +42,36 @@ def check_models(models: object) -> None:
         raise ValueError(f"models must be {expected}, found {describe(models)}")
 
 
-def check_evaluation(evaluate_every: object, metrics: object) -> None:
-    """Raise unless these are named functions, and rounds to call them after."""
+def check_trainer(trainer: Any, loss_of: object, models: Tensor) -> None:
+    """Raise unless it can train these models, and ``loss_of`` is a function or None."""
+    check_callable("trainer", trainer)
+    if loss_of is not None:
+        check_callable("loss_of", loss_of)
+    if hasattr(trainer, "check_models"):
+        trainer.check_models(models)
+
+
+def as_rounds(evaluate_every: int | Container[int] | None) -> int | Container[int] | None:
+    """The rounds to measure metrics after, if they are valid."""
     # A string is a container as well, of characters.
     is_rounds = isinstance(evaluate_every, Container) and not isinstance(evaluate_every, str)
-    if evaluate_every is not None and not is_rounds:
-        check_count("evaluate_every", evaluate_every, 1)
+    if evaluate_every is None or is_rounds:
+        return evaluate_every
+    check_count("evaluate_every", evaluate_every, 1)
+    return int(cast(int, evaluate_every))  # it may be a number of numpy
+
+
+def as_metrics(metrics: object) -> dict[str, MetricFunction]:
+    """A copy of the metrics, if they are functions by name; none for None."""
+    if metrics is None:
+        return {}
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be functions by name, a dict, found {describe(metrics)}")
     for name, metric in metrics.items():
         if not isinstance(name, str):
             raise ValueError(f"metrics must be functions by name, found {name!r} for a name")
         check_callable(f"metrics[{name!r}]", metric)
+    return dict(metrics)
 
 
 def is_drawn(name: str, setting: object) -> bool:
@@ -60,6 +80,12 @@ def is_drawn(name: str, setting: object) -> bool:
         expected = "a value or a function of the round"
         raise ValueError(f"{name} must be {expected}, found the class {setting.__name__}")
     return isinstance(setting, EachRound) or callable(setting)
+
+
+def check_topology_setting(topology: object, n: int) -> None:
+    """Raise unless it is a graph of n clients; one that depends on the round is checked then."""
+    if not is_drawn("topology", topology):
+        check_topology(topology, n)
 
 
 def check_topology(topology: object, n: int) -> Topology:
@@ -84,6 +110,17 @@ def check_rule_setting(rule: object, n: int) -> None:
         raise ValueError(f"rule must be a rule such as Median(), found {describe(rule)}")
     if isinstance(rule, PerClient):
         rule.check_clients(n)
+
+
+def as_alpha(alpha: Any, rule: Any, models: Tensor) -> Any:
+    """The weight of a client's own model if it is valid, by default that of the rule."""
+    # A rule that is drawn later has its own default.
+    if alpha is None and not isinstance(rule, EachRound):
+        alpha = default_alpha(rule)
+    if alpha is not None and not is_drawn("alpha", alpha):
+        # For its errors only: every round converts alpha again.
+        as_shares(alpha, models)
+    return alpha
 
 
 def check_gossip(gossip: object) -> None:
@@ -158,8 +195,10 @@ def _bit_sums(x: Tensor) -> bytes:
     return torch.cat([blocks.sum(1), rest[None]]).numpy().tobytes()
 
 
-def trainer_of_part(trainer: Trainer, part: Shard) -> Trainer:
-    """The trainer of the clients of one process."""
+def trainer_of_part(trainer: Trainer, part: Part) -> Trainer:
+    """The trainer of the clients of this process."""
+    if not isinstance(part, Shard):
+        return trainer
     if not hasattr(trainer, "of_clients"):
         expected = "a method of_clients(clients, gather=...) to run in a group, as LocalSGD has"
         raise ValueError(f"trainer must have {expected}, found {type(trainer).__name__}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,29 +27,23 @@ from equipoise._utils.validation import (
     describe,
 )
 from equipoise.attacks import Attack
-from equipoise.rules import as_shares, at_most_one_warning, default_alpha
+from equipoise.rules import at_most_one_warning
 from equipoise.simulation import checkpoints
 from equipoise.simulation._evaluation import MetricFunction
 from equipoise.simulation._round import play_round
 from equipoise.simulation._settings import RuleLike, Settings
-from equipoise.simulation._sharding import (
-    Cut,
-    Everyone,
-    Part,
-    PartitionLike,
-    Shard,
-    partition_of,
-    ranks_of,
-)
+from equipoise.simulation._sharding import Cut, PartitionLike, part_of
 from equipoise.simulation._validation import (
     are_unheard,
+    as_alpha,
+    as_metrics,
+    as_rounds,
     check_attack_setting,
-    check_evaluation,
     check_gossip,
     check_models,
     check_rule_setting,
-    check_topology,
-    is_drawn,
+    check_topology_setting,
+    check_trainer,
     prepare_trainer,
     trainer_of_part,
 )
@@ -172,58 +165,39 @@ class Simulator(Settings):
         # First all checks: poisoning the data of malicious clients, below, may take long.
         check_models(models)
         n = len(models)
-        metrics = {} if metrics is None else metrics
         if total is not None:
             check_count("total", total, 1)
-        check_evaluation(evaluate_every, metrics)
-        check_callable("trainer", trainer)
-        if loss_of is not None:
-            check_callable("loss_of", loss_of)
+        evaluate_every = as_rounds(evaluate_every)
+        metrics = as_metrics(metrics)
+        check_trainer(trainer, loss_of, models)
         check_count("seed", seed, 0)
         check_flag("keep_nonfinite", keep_nonfinite)
         check_flag("train_malicious", train_malicious)
         # An attack without attackers would silently do nothing.
         check_attack_setting(attack, malicious)
         # Settings that depend on the round are checked when they are drawn.
-        if not is_drawn("topology", topology):
-            check_topology(topology, n)
+        check_topology_setting(topology, n)
         if not isinstance(rule, EachRound):
             check_rule_setting(rule, n)
         check_gossip(gossip)
-        # A rule that is drawn later has its own default.
-        if alpha is None and not isinstance(rule, EachRound):
-            alpha = default_alpha(rule)
-        if alpha is not None and not is_drawn("alpha", alpha):
-            # For its errors only: every round converts alpha again.
-            as_shares(alpha, models)
+        alpha = as_alpha(alpha, rule, models)
         if tolerated is not None:
             as_counts("tolerated", tolerated, n, models.device)
-        if hasattr(trainer, "check_models"):
-            trainer.check_models(models)
         # A copy: the caller may go on to use the mask for something else.
         mask = as_mask(malicious, n).to(models.device, copy=True)
-        part: Part = Everyone()
-        if group is not None:
-            ranks = ranks_of(group)
-            graph = topology if isinstance(topology, Topology) else None
-            owners = partition_of(partition, graph, n, ranks.size)
-            part = Shard(ranks, owners, models.device)
-            trainer = trainer_of_part(trainer, part)
+        part = part_of(group, partition, topology, n, models.device)
+        trainer = trainer_of_part(trainer, part)
         trainer = prepare_trainer(trainer, attack, mask)
-        idle = torch.zeros_like(mask)
-        if not train_malicious and are_unheard(mask, attack, trainer):
-            idle = mask
-        if evaluate_every is not None and not isinstance(evaluate_every, Container):
-            evaluate_every = int(evaluate_every)  # a number of numpy
+        is_idle = not train_malicious and are_unheard(mask, attack, trainer)
         super().__init__(
             trainer=trainer,
             topology=topology,
             rule=rule,
             attack=attack,
             malicious=mask,
-            idle=idle,
+            idle=mask if is_idle else torch.zeros_like(mask),
             alpha=alpha,
-            metrics=dict(metrics),
+            metrics=metrics,
             evaluate_every=evaluate_every,
             tolerated=tolerated,
             gossip=gossip,
@@ -397,48 +371,46 @@ class Simulator(Settings):
             checkpoints.warn_of_unsaved_state(self.trainer)
         total = self.total
         begun = self.t
-        saved: int | None = None  # the round that is in the file
-
-        def save() -> None:
-            nonlocal saved
-            if checkpoint is not None and saved != self.t:
-                self._files.save(checkpoint, self.state, self)
-                saved = self.t
-
         with self._rolled_back_on_error():
             end, saved = self._begin(rounds, checkpoint)
-            save()  # a file that cannot be written fails here, before there is work to lose
+            file = _Checkpoint(self, checkpoint, saved)
+            file.save()  # one that cannot be written fails here, before there is work to lose
         if self.t != begun:
             # The resumed rounds depend on their total, which stays even if no round follows.
             total = self.total
             begun = self.t
         completed = False
         try:
-            with ExitStack() as stack:
-                stack.enter_context(self.part.telling_errors())
-                callbacks: list[Callable[[Simulator], object]] = []
-                if progress and self.part.is_first:
-                    bar = stack.enter_context(self._progress_bar(end))
-                    callbacks.append(partial(_show, bar))
-                if on_round is not None:
-                    callbacks.append(on_round)
-                while self.t < end:
-                    self.step()
-                    if self.t % save_every == 0:
-                        save()
-                    # A list: all callbacks are called, even if the first one stops the run.
-                    stops = any([callback(self) for callback in callbacks])
-                    # One process may stop all of them.
-                    if on_round is not None and any(self.part.all_sums([stops])):
-                        break
+            shown = progress and self.part.is_first
+            with self.part.telling_errors(), self._progress_bar(end, shown=shown) as bar:
+                self._step_until(end, save_every, file, bar, on_round)
             completed = True
         finally:
             if self.t == begun < end:  # no round depends on the new total yet
                 self._state = replace(self._state, total=total)
             # All processes save together, and after an error some may be gone.
             if completed or self.part.is_alone:
-                save()
+                file.save()
         return self.history
+
+    def _step_until(
+        self,
+        end: int,
+        save_every: int,
+        file: _Checkpoint,
+        bar: Any,
+        on_round: Callable[[Simulator], object] | None,
+    ) -> None:
+        """Run rounds until the end, or until ``on_round`` stops them."""
+        while self.t < end:
+            self.step()
+            if self.t % save_every == 0:
+                file.save()
+            if bar is not None:
+                _show(bar, self)
+            # One process may stop all of them.
+            if on_round is not None and any(self.part.all_sums([bool(on_round(self))])):
+                break
 
     def _begin(self, rounds: int | None, checkpoint: str | Path | None) -> tuple[int, int | None]:
         """Resume from the file if it exists; returns the round to stop at, and that in the file."""
@@ -471,8 +443,10 @@ class Simulator(Settings):
             )
         return end
 
-    def _progress_bar(self, end: int) -> Any:
-        return import_optional("tqdm", "progress").tqdm(
+    def _progress_bar(self, end: int, *, shown: bool) -> AbstractContextManager[Any]:
+        if not shown:
+            return nullcontext()
+        bar: AbstractContextManager[Any] = import_optional("tqdm", "progress").tqdm(
             total=end,
             initial=self.t,
             unit="round",
@@ -482,6 +456,7 @@ class Simulator(Settings):
             # There is no standard error under pythonw, and a daemon may have closed it.
             disable=sys.stderr is None or sys.stderr.closed,
         )
+        return bar
 
     # Files
 
@@ -518,6 +493,22 @@ class Simulator(Settings):
             raise ValueError(
                 f"{path} must be {expected}, found another trainer: {error}"
             ) from error
+
+
+class _Checkpoint:
+    """The file that a run is saved to, if it has one."""
+
+    def __init__(self, simulator: Simulator, path: str | Path | None, saved: int | None) -> None:
+        self._simulator = simulator
+        self._path = path
+        self._saved = saved  # the round that is in the file
+
+    def save(self) -> None:
+        """Save the run, unless the file holds this round."""
+        simulator = self._simulator
+        if self._path is not None and self._saved != simulator.t:
+            simulator._files.save(self._path, simulator.state, simulator)
+            self._saved = simulator.t
 
 
 def _show(bar: Any, simulator: Simulator) -> None:

@@ -46,21 +46,15 @@ class LayerChain:
         places = [slice(0, 0)] * len(layers)
         end = 0
         while modules:
-            module = modules.pop(0)
-            if is_exactly(module, *ELEMENTWISE):
-                layers.append(partial(_apply, module))
-            elif are_vectors and is_exactly(module, nn.Linear):
-                layers.append(_linear)
-            elif not are_vectors and _flattens(module):
-                layers.append(_flatten)
-                are_vectors = True
-            elif can_fuse_layers([module, *modules[:2]]) and _is_served(x):
-                layers.append(_convolve)
-                del modules[:2]  # the pooling and the ReLU
-            else:
+            found = _first_layer(modules, x, are_vectors=are_vectors)
+            if found is None:
                 return None
-            start, end = end, end + len(list(module.parameters()))
+            layer, count = found
+            layers.append(layer)
+            are_vectors = are_vectors or layer is _flatten
+            start, end = end, end + len(list(modules[0].parameters()))
             places.append(slice(start, end))
+            del modules[:count]
         # A parameter that two layers share, or that is not trained, is left to autograd.
         if not end or not are_vectors or architecture.trained != list(range(end)):
             return None
@@ -93,6 +87,21 @@ class LayerChain:
             values, backward = layer(values, parameters[places])
             ways_back.append(backward)
         return values.mT, ways_back
+
+
+def _first_layer(
+    modules: list[nn.Module], x: Tensor, *, are_vectors: bool
+) -> tuple[Layer, int] | None:
+    """The layer that the first modules are, and their number; None if they are something else."""
+    if is_exactly(modules[0], *ELEMENTWISE):
+        return partial(_apply, modules[0]), 1
+    if are_vectors and is_exactly(modules[0], nn.Linear):
+        return _linear, 1
+    if not are_vectors and _flattens(modules[0]):
+        return _flatten, 1
+    if can_fuse_layers(modules[:3]) and _is_served(x):
+        return _convolve, 3  # with the pooling and the ReLU
+    return None
 
 
 def _linear(inputs: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Backward]:

@@ -4,7 +4,7 @@ from equipoise.simulation._sharding._part import Everyone, Part
 from equipoise.simulation._sharding._partition import Cut, Partition, PartitionLike, partition_of
 from equipoise.simulation._sharding._ranks import LostRankError, Ranks, ranks_of
 from equipoise.simulation._sharding._row_exchange import RowExchange
-from equipoise.simulation._sharding._shard import Shard
+from equipoise.simulation._sharding._shard import Shard, part_of
 
 __all__ = [
     "Cut",
@@ -16,6 +16,7 @@ __all__ = [
     "Ranks",
     "RowExchange",
     "Shard",
+    "part_of",
     "partition_of",
     "ranks_of",
 ]

@@ -12,9 +12,16 @@ from torch import Tensor
 
 from equipoise.kernels import chunks, squared_spread
 from equipoise.rules import PerClient
-from equipoise.simulation._sharding._part import LossesAt, LossOf, Metric, ValueT
-from equipoise.simulation._sharding._partition import Cut, Partition
-from equipoise.simulation._sharding._ranks import Ranks
+from equipoise.simulation._sharding._part import (
+    Everyone,
+    LossesAt,
+    LossOf,
+    Metric,
+    Part,
+    ValueT,
+)
+from equipoise.simulation._sharding._partition import Cut, Partition, partition_of
+from equipoise.simulation._sharding._ranks import Ranks, ranks_of
 from equipoise.simulation._sharding._row_exchange import RowExchange
 from equipoise.simulation._sharding._shared_memory import SharedMemory
 from equipoise.topology import Topology
@@ -207,3 +214,14 @@ class Shard:
         counts_out = [len(mine) * each for each in widths]
         self.ranks.swap(sent[:, None], counts_out, into[:, None], [c * width for c in counts])
         return into.view(sum(counts), width)
+
+
+def part_of(
+    group: object, partition: object, topology: object, n: int, device: torch.device
+) -> Part:
+    """The clients of this process: all without a group, else those that the partition gives it."""
+    if group is None:
+        return Everyone()
+    ranks = ranks_of(group)
+    graph = topology if isinstance(topology, Topology) else None
+    return Shard(ranks, partition_of(partition, graph, n, ranks.size), device)
