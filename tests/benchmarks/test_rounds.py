@@ -18,6 +18,7 @@ from benchmarks import (
     round_contenders,
     round_costs,
     round_limits,
+    round_lines,
     round_phases,
     round_picture,
     round_race,
@@ -374,3 +375,15 @@ def test_phases_script(tiny: list[str], capsys: pytest.CaptureFixture[str]) -> N
     assert "| `LEARN` |" in printed
     assert "| 30 | 10 |" in printed
     assert set(round_phases.RULES) == {*RULES, "LEARN"}
+
+
+def test_lines_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_lines, "MODELS", {"linear": round_lines.MODELS["linear"]})
+    round_lines.main()
+    rows = capsys.readouterr().out.splitlines()[2:]
+    counts = [[int(x.replace(",", "")) for x in row.split("|")[2:-1]] for row in rows]
+    for total, calls, *parts in counts:
+        assert total > sum(parts) > 0
+        assert calls > 0
+    # The attack by columns executes more of the library than Gaussian noise.
+    assert counts[0][0] < counts[1][0]
