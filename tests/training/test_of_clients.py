@@ -99,3 +99,13 @@ def test_errors() -> None:
         LazyClients(0, load)
     with pytest.raises(IndexError):
         LazyClients(2, load)[2]
+
+
+def test_checking_models_loads_no_client() -> None:
+    train = trainer(lazy=True)
+    LOADED.clear()
+    train.check_models(models())
+    with pytest.raises(ValueError, match=r"models must be float32 \(7, 18\) .* found .*\(6, 18\)"):
+        train.check_models(models()[1:])
+    assert LOADED == []
+    train.of_clients([1, 2]).check_models(models()[:2])
