@@ -11,6 +11,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_process_group_store
 
 from equipoise._utils.validation import describe
 
@@ -44,9 +45,10 @@ class Ranks:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.bytes_sent = 0  # by this rank, of the messages of clients
-        self._store = group.get_group_store()
+        # torch 2.5, the oldest one, has no group.get_group_store(), and no group_src below.
+        self._store = _get_process_group_store(group)
         names = [uuid4().hex]  # a store may outlive a run, and serve several at once
-        dist.broadcast_object_list(names, group_src=0, group=group)
+        dist.broadcast_object_list(names, src=dist.get_global_rank(group, 0), group=group)
         self._key = f"equipoise/{names[0]}/failed"
 
     # Failures
@@ -117,7 +119,7 @@ class Ranks:
         parts = out.split(list(counts))
         parts[self.rank].copy_(mine)
         works = [
-            dist.broadcast(part, group=self.group, group_src=q, async_op=True)
+            dist.broadcast(part, dist.get_global_rank(self.group, q), self.group, async_op=True)
             for q, part in enumerate(parts)
             if part.numel()
         ]
